@@ -1,0 +1,2 @@
+# Install rules: program, library, public headers, package files, built-in models.
+include(GNUInstallDirs)

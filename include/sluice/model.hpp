@@ -1,0 +1,111 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "sluice/error.hpp"
+#include "sluice/options.hpp"
+#include "sluice/plan.hpp"
+#include "sluice/stats.hpp"
+#include "sluice/tokenizer.hpp"
+
+namespace sluice {
+
+/// Facts of an open model.
+struct ModelInfo {
+  std::string path;
+  std::string name;           ///< general.name, or the file's name.
+  std::string architecture;   ///< "qwen3moe", ...
+  std::string quantization;   ///< Type that holds most weight bytes, "Q4_K".
+  std::string chat_template;  ///< tokenizer.chat_template, or empty.
+  std::uint64_t n_parameters = 0;
+  std::uint64_t file_bytes = 0;
+  std::uint32_t n_layers = 0;
+  std::uint32_t n_embd = 0;
+  std::uint32_t n_experts = 0;
+  std::uint32_t n_experts_used = 0;
+  std::uint32_t n_ctx_train = 0;
+  std::uint32_t n_vocab = 0;
+};
+
+class Model;
+
+/// One conversation: its tokens' KV cache and position. Belongs to a Model and must not outlive it.
+/// Move-only; its memory goes back to the model when it dies.
+class Sequence {
+ public:
+  Sequence(Sequence&&) noexcept;
+  Sequence& operator=(Sequence&&) noexcept;
+  ~Sequence();
+  /// Tokens computed so far; the next token gets this position.
+  std::uint32_t n_tokens() const noexcept;
+  /// Room left, in tokens.
+  std::uint32_t n_free() const noexcept;
+  /// Forgets everything after the first `n` tokens. Requires n <= n_tokens().
+  void truncate(std::uint32_t n);
+
+  struct Impl;
+
+ private:
+  friend class Model;
+  explicit Sequence(std::unique_ptr<Impl> impl) noexcept;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Which rows of a step need logits.
+enum class LogitsWanted { none, last, all };
+
+struct StepItem {
+  Sequence* sequence = nullptr;
+  std::span<const TokenId> tokens;  ///< Appended to the sequence; at least one.
+  LogitsWanted logits = LogitsWanted::last;
+};
+
+/// Called once per row that wants logits, in order: which item, which of its tokens, and [n_vocab] logits that are
+/// valid during the call only.
+using LogitsSink = std::function<void(std::size_t item, std::size_t token, std::span<const float> logits)>;
+
+/// An open model under a memory budget. Thread-compatible: one call at a time per model.
+class Model {
+ public:
+  /// Opens a GGUF file (any shard of a split one), plans its placement and loads what the plan pins. Throws Error:
+  /// io, invalid_file, unsupported, or budget when the budget is below the floor (the message says the floor).
+  static Model open(const std::filesystem::path& path, const OpenOptions& options = {});
+  Model(Model&&) noexcept;
+  Model& operator=(Model&&) noexcept;
+  ~Model();
+
+  const ModelInfo& info() const noexcept;
+  const Plan& plan() const noexcept;
+  const Tokenizer& tokenizer() const noexcept;
+
+  /// Throws Error(budget) when max_sequences are alive.
+  Sequence new_sequence();
+
+  /// Appends tokens to one or several sequences, sharing every weight that is read between them, and delivers the
+  /// logits asked for. Items larger than the plan's chunk are computed in several passes. On an error nothing of the failed pass
+  /// counts: each sequence keeps the tokens of the passes that were complete.
+  /// Throws Error: context_full (before anything is computed), io (a read failed: names tensor and offset), cancelled, invalid_argument
+  /// (token out of range, a sequence given twice).
+  void step(std::span<const StepItem> items, const LogitsSink& sink = {});
+
+  /// A flag the caller may raise from a signal handler or another thread: a running step() ends within one layer
+  /// with Error(cancelled). step() never clears it.
+  void set_cancel_flag(const std::atomic<bool>* flag) noexcept;
+
+  Stats stats() const;
+
+  struct Impl;
+
+ private:
+  explicit Model(std::unique_ptr<Impl> impl) noexcept;
+  friend struct ModelAccess;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice

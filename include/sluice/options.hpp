@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace sluice {
+
+/// Which units stay when a cache is full.
+enum class CachePolicy { lfru, lru };
+/// How bytes come from the drive. `automatic` takes io_uring with O_DIRECT where both are allowed.
+enum class IoBackend { automatic, uring, pread };
+
+struct OpenOptions {
+  /// Hard limit on everything the process holds, in bytes. 0: what the cgroup and the machine leave, less headroom.
+  std::uint64_t memory_bytes = 0;
+  /// Tokens of context per sequence. 0: the smaller of the model's and 4096.
+  std::uint32_t n_ctx = 0;
+  /// Sequences that may exist at once; the budget reserves KV for this many.
+  std::uint32_t max_sequences = 1;
+  /// Most tokens computed in one pass. 0: chosen from the budget. Changes speed, never tokens.
+  std::uint32_t prefill_chunk = 0;
+  /// Worker threads, the caller included. 0: the cores this process may use.
+  int n_threads = 0;
+  CachePolicy policy = CachePolicy::lfru;
+  IoBackend io = IoBackend::automatic;
+  /// Overrides the file's tokenizer.ggml.pre.
+  std::string pre_tokenizer;
+};
+
+}  // namespace sluice

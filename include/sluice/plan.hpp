@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+/// What a tensor is used for; decides where its bytes live.
+enum class Role {
+  token_embedding, output_head, norm, attention, router, expert, shared_expert, dense_ffn, rope_table, other,
+};
+const char* role_name(Role role) noexcept;
+
+/// One line of a memory plan.
+struct PlanItem {
+  std::string what;         ///< "attention", "expert slots", "KV cache", ...
+  std::uint64_t bytes = 0;  ///< RAM this item takes.
+  std::string tier;         ///< "ram: pinned", "ram: cached", "disk".
+  std::string why;
+};
+
+/// The memory plan: what lies where under a budget. Made by a pure function of the model's facts, the machine's facts and the
+/// options; nothing is loaded to make it.
+struct Plan {
+  std::uint64_t budget_bytes = 0;
+  bool budget_is_default = false;     ///< Taken from the machine rather than asked for.
+  std::string budget_source;          ///< "--memory", "cgroup /x", "MemAvailable", ...
+  std::uint64_t floor_bytes = 0;      ///< Smallest budget this model and context can run in.
+  std::uint64_t resident_bytes = 0;   ///< Budget from which on every expert stays in memory.
+  std::uint64_t planned_bytes = 0;    ///< Sum of all items.
+  std::vector<PlanItem> items;
+  std::uint32_t n_ctx = 0;
+  std::uint32_t max_sequences = 1;
+  std::uint32_t prefill_chunk = 0;    ///< Rows of the largest pass.
+  std::uint64_t n_units = 0;          ///< Experts of all layers.
+  std::uint64_t n_cached_units = 0;   ///< Slots that keep experts between tokens.
+  std::uint64_t n_transit_units = 0;  ///< Slots that experts only pass through.
+  std::uint64_t unit_bytes = 0;       ///< Largest expert.
+  std::uint64_t streamed_bytes = 0;   ///< Weights that do not fit and stay on the drive.
+  bool fully_resident() const noexcept { return streamed_bytes == 0; }
+};
+
+}  // namespace sluice

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice {
+
+using TokenId = std::int32_t;
+
+/// The vocabulary of an open model. A cheap handle that shares the model's tokenizer and keeps it alive.
+/// Thread-safe.
+class Tokenizer {
+ public:
+  /// Text to tokens. Never fails: any byte string is accepted.
+  std::vector<TokenId> encode(std::string_view text, bool add_special = true, bool parse_special = false) const;
+  /// Tokens to text; invalid UTF-8 is replaced. Control tokens are left out unless `special`.
+  std::string decode(const std::vector<TokenId>& tokens, bool special = false) const;
+  /// As the vocabulary spells it; empty for an id out of range.
+  std::string token_text(TokenId token) const;
+  std::size_t vocab_size() const noexcept;
+  TokenId bos() const noexcept;  ///< -1 when there is none.
+  TokenId eos() const noexcept;
+  bool is_end_of_generation(TokenId token) const noexcept;
+  /// The id of a token spelled exactly so, or -1.
+  TokenId find_token(std::string_view text) const noexcept;
+
+  struct Impl;
+  explicit Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  const Impl& impl() const noexcept { return *impl_; }
+
+ private:
+  std::shared_ptr<const Impl> impl_;
+};
+
+/// Turns generated tokens into text as they come, never emitting half a UTF-8 character.
+class TextStream {
+ public:
+  explicit TextStream(const Tokenizer& tokenizer, bool special = false);
+  ~TextStream();
+  TextStream(TextStream&&) noexcept;
+  TextStream& operator=(TextStream&&) noexcept;
+  std::string push(TokenId token);
+  std::string finish();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,117 @@
+#include "base/thread_pool.hpp"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+
+#include "base/check.hpp"
+#include "base/clock.hpp"
+
+namespace sluice::base {
+namespace {
+
+// How long a worker polls before it sleeps. Longer than the gap between two operations of a decode step, short
+// against a scheduler quantum, so that a machine with another busy process loses little.
+constexpr std::uint64_t k_spin_ns = 20'000;
+constexpr std::uint64_t k_chunk_mask = 0xffff'ffffu;
+
+void cpu_relax() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected) noexcept {
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+}
+
+void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept {
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int n_threads) : n_threads_(n_threads) {
+  SLUICE_CHECK(n_threads >= 1 && n_threads <= k_max_threads);
+  workers_.reserve(static_cast<std::size_t>(n_threads - 1));
+  for (int thread = 1; thread < n_threads; ++thread) workers_.emplace_back([this, thread] { worker(thread); });
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true);
+  generation_.fetch_add(1);
+  futex_wake_all(generation_);
+  for (auto& thread : workers_) thread.join();
+}
+
+void ThreadPool::run(std::size_t n_chunks, FunctionRef<void(std::size_t, int)> task) noexcept {
+  SLUICE_CHECK(n_chunks < k_chunk_mask);
+  if (n_threads_ == 1 || n_chunks <= 1) {
+    for (std::size_t chunk = 0; chunk < n_chunks; ++chunk) task(chunk, 0);
+    return;
+  }
+  const std::uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
+  task_ = &task;
+  n_chunks_.store(n_chunks, std::memory_order_relaxed);
+  n_done_.store(0, std::memory_order_relaxed);
+  // Publishes task_ and n_chunks_ to whoever takes a ticket.
+  ticket_.store(std::uint64_t{generation} << 32, std::memory_order_release);
+  generation_.store(generation, std::memory_order_seq_cst);
+  if (n_sleeping_.load(std::memory_order_seq_cst) != 0) futex_wake_all(generation_);
+  work_on(generation, 0);
+  // Other threads may still hold a chunk. They are computing, so a short spin usually ends it; if a worker lost
+  // its core, yielding lets it have ours.
+  std::uint64_t spin_until = 0;
+  while (n_done_.load(std::memory_order_acquire) != n_chunks) {
+    for (int i = 0; i < 32; ++i) cpu_relax();
+    const std::uint64_t now = now_ns();
+    if (spin_until == 0) spin_until = now + k_spin_ns;
+    if (now > spin_until) std::this_thread::yield();
+  }
+}
+
+void ThreadPool::work_on(std::uint64_t generation, int thread) noexcept {
+  const std::uint64_t tag = (generation & k_chunk_mask) << 32;
+  std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  for (;;) {
+    if ((ticket & ~k_chunk_mask) != tag) return;
+    const std::uint64_t chunk = ticket & k_chunk_mask;
+    if (chunk >= n_chunks_.load(std::memory_order_relaxed)) return;
+    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
+    // The loop cannot end before this chunk is counted, so task_ stays valid.
+    (*task_)(static_cast<std::size_t>(chunk), thread);
+    n_done_.fetch_add(1, std::memory_order_release);
+    ticket = ticket_.load(std::memory_order_acquire);
+  }
+}
+
+void ThreadPool::worker(int thread) noexcept {
+  std::uint32_t seen = 0;
+  for (;;) {
+    std::uint32_t current = generation_.load(std::memory_order_acquire);
+    if (current == seen) {
+      const std::uint64_t spin_until = now_ns() + k_spin_ns;
+      while ((current = generation_.load(std::memory_order_acquire)) == seen) {
+        for (int i = 0; i < 32; ++i) cpu_relax();
+        if (now_ns() > spin_until) break;
+      }
+    }
+    while (current == seen) {
+      // Announced before the last look at the generation; run() raises the generation before it looks at the
+      // count. Whichever comes second sees the other, so no wake-up is lost.
+      n_sleeping_.fetch_add(1, std::memory_order_seq_cst);
+      futex_wait(generation_, seen);
+      n_sleeping_.fetch_sub(1, std::memory_order_seq_cst);
+      current = generation_.load(std::memory_order_acquire);
+    }
+    if (stop_.load()) return;
+    seen = current;
+    work_on(current, thread);
+  }
+}
+
+}  // namespace sluice::base

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "base/function_ref.hpp"
+
+namespace sluice::base {
+
+/// A fixed set of workers that share out the chunks of one loop at a time.
+///
+/// Chunks are handed out dynamically through one atomic counter, so a worker that loses its core delays only the
+/// chunk it holds. Workers spin for some microseconds after a loop, then sleep in the kernel: the next loop of a
+/// decode step usually follows at once, an idle process uses no CPU.
+/// Thread-compatible: one caller at a time.
+class ThreadPool {
+ public:
+  /// `n_threads` counts the caller, so 1 starts no worker. Requires 1 <= n_threads <= k_max_threads.
+  explicit ThreadPool(int n_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  static constexpr int k_max_threads = 256;
+
+  int n_threads() const noexcept { return n_threads_; }
+
+  /// Calls task(chunk, thread) once for every chunk in [0, n_chunks), thread in [0, n_threads). The caller works
+  /// too; returns when all chunks are done. The task must not throw and must not call run() of the same pool.
+  void run(std::size_t n_chunks, FunctionRef<void(std::size_t chunk, int thread)> task) noexcept;
+
+ private:
+  using Task = FunctionRef<void(std::size_t, int)>;
+  void worker(int thread) noexcept;
+  void work_on(std::uint64_t generation, int thread) noexcept;
+
+  int n_threads_;
+  // The current loop: written by run() before `generation_` is raised, read by workers after they saw it.
+  const Task* task_ = nullptr;
+  std::atomic<std::uint64_t> n_chunks_{0};
+  // Low 32 bits: next chunk; high 32 bits: the generation it belongs to, so that a late worker of an earlier
+  // loop can never take a chunk of the next one.
+  alignas(64) std::atomic<std::uint64_t> ticket_{0};
+  alignas(64) std::atomic<std::uint64_t> n_done_{0};
+  alignas(64) std::atomic<std::uint32_t> generation_{0};
+  std::atomic<std::uint32_t> n_sleeping_{0};
+  std::atomic<bool> stop_{false};
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace sluice::base

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gguf/metadata.hpp"
+#include "gguf/reader.hpp"
+
+namespace sluice::gguf {
+
+/// Receives the bytes of a file in order.
+using ByteSink = std::function<void(std::span<const std::byte>)>;
+
+/// Builds a GGUF v3 file in two steps: declare everything, then write the header and the tensors in order.
+/// For tests and for the tools that make files.
+class Writer {
+ public:
+  Metadata& metadata() noexcept { return metadata_; }
+  /// Declares a tensor; its offset follows from the order of declaration. Throws Error(invalid_argument) when
+  /// dims[0] is not a multiple of the type's block.
+  void add_tensor(std::string name, TensorType type, std::vector<std::uint64_t> dims);
+  const std::vector<TensorInfo>& tensors() const noexcept { return tensors_; }
+
+  /// Writes everything before the data (with padding). After it, tensors() has absolute offsets.
+  void write_header(const ByteSink& sink);
+  /// Writes one tensor's bytes and the padding after it. Call in order of declaration.
+  void write_tensor(std::span<const std::byte> data, const ByteSink& sink);
+  /// Convenience for small files: header and data of all tensors in one buffer.
+  std::vector<std::byte> write_all(const std::vector<std::vector<std::byte>>& tensor_data);
+
+ private:
+  Metadata metadata_;
+  std::vector<TensorInfo> tensors_;
+  std::size_t n_written_ = 0;
+};
+
+}  // namespace sluice::gguf

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <optional>
+#include <vector>
+
+namespace sluice::platform {
+
+/// Instruction sets the kernels are built for, in rising order of preference on their architecture.
+enum class Isa { scalar, neon, avx2, avx512 };
+
+const char* isa_name(Isa isa) noexcept;
+std::optional<Isa> parse_isa(std::string_view name) noexcept;
+
+/// Every set this machine and operating system can run, scalar first. avx2 means AVX2 + FMA + F16C; avx512 means
+/// F, BW, DQ, VL and VNNI (and the OS saves the registers); neon means the dot-product extension.
+std::vector<Isa> supported_isas();
+
+/// The best supported set, or the one named by the environment variable SLUICE_ISA (Error(invalid_argument) when
+/// that is unknown or not supported here).
+Isa choose_isa();
+
+/// Cores this process may use: affinity mask and cgroup CPU quota (v1, v2, ancestors) taken into account, at least 1.
+int usable_cpus();
+
+/// "AMD EPYC ..." or "unknown".
+std::string cpu_model_name();
+
+}  // namespace sluice::platform

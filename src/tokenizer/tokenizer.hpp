@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gguf/metadata.hpp"
+
+namespace sluice::tokenizer {
+
+using TokenId = std::int32_t;
+
+struct TokenizerOptions {
+  /// Overrides tokenizer.ggml.pre; empty means what the file says.
+  std::string pre_tokenizer;
+};
+
+struct EncodeOptions {
+  bool add_special = true;     ///< Add BOS/EOS as the model's flags ask.
+  bool parse_special = false;  ///< Recognise control tokens written in the text ("<|im_end|>").
+};
+
+/// What a token is, as tokenizer.ggml.token_type says.
+enum class TokenKind : std::uint8_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
+
+/// Immutable after construction; safe to use from several threads.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  /// Text to tokens. Any byte string is accepted: invalid UTF-8 is encoded through byte fallback or as the
+  /// replacement the model family uses, never an error. Time is near linear in the text.
+  virtual std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options = {}) const = 0;
+
+  /// The bytes a token stands for; control tokens give nothing unless `special`.
+  virtual std::string token_bytes(TokenId token, bool special = false) const = 0;
+  /// Tokens to text, invalid UTF-8 replaced by U+FFFD. Removes the leading space SentencePiece adds.
+  std::string decode(const std::vector<TokenId>& tokens, bool special = false) const;
+
+  virtual std::size_t vocab_size() const noexcept = 0;
+  virtual std::string_view token_text(TokenId token) const = 0;  ///< As the vocabulary spells it.
+  virtual TokenKind token_kind(TokenId token) const = 0;
+  virtual std::string_view model_name() const noexcept = 0;      ///< "gpt2", "llama", ...
+  virtual std::string_view pre_tokenizer() const noexcept = 0;   ///< "qwen2", "llama-bpe", ... or "".
+
+  // Special tokens, -1 when the model has none.
+  TokenId bos() const noexcept { return bos_; }
+  TokenId eos() const noexcept { return eos_; }
+  TokenId eot() const noexcept { return eot_; }
+  bool adds_bos() const noexcept { return adds_bos_; }
+  bool adds_eos() const noexcept { return adds_eos_; }
+  /// eos, eot, eom and the well-known end tokens found in the vocabulary ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", ...).
+  bool is_end_of_generation(TokenId token) const noexcept;
+  const std::vector<TokenId>& end_of_generation_tokens() const noexcept { return eog_; }
+  /// The id whose vocabulary text is exactly `text`, or -1.
+  virtual TokenId find_token(std::string_view text) const noexcept = 0;
+
+ protected:
+  TokenId bos_ = -1, eos_ = -1, eot_ = -1;
+  bool adds_bos_ = false, adds_eos_ = false;
+  std::vector<TokenId> eog_;  ///< Sorted.
+};
+
+/// Builds the tokenizer a model file describes. Throws Error(invalid_file) for an inconsistent vocabulary (scores or
+/// types of another length, special ids out of range, byte tokens malformed, ...) and Error(unsupported) for an
+/// unknown model or pre-tokenizer; the latter lists the known names.
+/// The result does not refer to `metadata`.
+std::unique_ptr<Tokenizer> make_tokenizer(const gguf::Metadata& metadata, const TokenizerOptions& options = {});
+
+/// Names accepted as tokenizer.ggml.pre.
+const std::vector<std::string>& known_pre_tokenizers();
+
+/// Turns a stream of tokens into text without ever emitting half a UTF-8 character: bytes of an incomplete
+/// character are held back until it is complete or proven invalid (then U+FFFD).
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool special = false) : tokenizer_(&tokenizer), special_(special) {}
+  /// Text that became complete with this token; may be empty.
+  std::string push(TokenId token);
+  /// What is held back at the end, as replacement characters.
+  std::string finish();
+
+ private:
+  const Tokenizer* tokenizer_;
+  bool special_;
+  bool at_start_ = true;
+  std::string pending_;
+};
+
+}  // namespace sluice::tokenizer
