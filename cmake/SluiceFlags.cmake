@@ -1,5 +1,7 @@
 # One interface target carries the language level, the warnings and the sanitizers; nothing is set globally.
 find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+find_package(fmt REQUIRED)
 
 add_library(sluice_flags INTERFACE)
 target_compile_features(sluice_flags INTERFACE cxx_std_20)
