@@ -40,7 +40,7 @@ TEST(ThreadPool, WakesSleepingWorkers) {
   for (int round = 0; round < 5; ++round) {
     // Long enough for the other worker to have gone to sleep in most rounds, correct either way.
     std::atomic<std::uint64_t> sum{0};
-    for (volatile int i = 0; i < 200'000; ++i) {
+    for (volatile int i = 0; i < 200'000; i = i + 1) {
     }
     pool.run(100, [&](std::size_t chunk, int) { sum.fetch_add(chunk); });
     EXPECT_EQ(sum.load(), 4950u);
