@@ -4,6 +4,8 @@
 # name modules that were declared before it, so an upward or circular edge stops the configuration. The
 # test lint.layers checks that the #include lines keep to the same list.
 set_property(GLOBAL PROPERTY SLUICE_MODULES "")
+# Libraries of other projects that the modules link, for the exported static library.
+set_property(GLOBAL PROPERTY SLUICE_LIBS "")
 
 function(sluice_module name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LIBS" ${ARGN})
@@ -19,4 +21,8 @@ function(sluice_module name)
   set_target_properties(sluice_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   set_property(GLOBAL APPEND PROPERTY SLUICE_MODULES ${name})
   set_property(GLOBAL PROPERTY SLUICE_DEPS_${name} "${ARG_DEPS}")
+  get_property(libs GLOBAL PROPERTY SLUICE_LIBS)
+  list(APPEND libs ${ARG_LIBS})
+  list(REMOVE_DUPLICATES libs)
+  set_property(GLOBAL PROPERTY SLUICE_LIBS "${libs}")
 endfunction()

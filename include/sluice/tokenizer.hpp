@@ -14,7 +14,8 @@ using TokenId = std::int32_t;
 /// Thread-safe.
 class Tokenizer {
  public:
-  /// Text to tokens. Never fails: any byte string is accepted.
+  /// Text to tokens: any byte string is accepted. Throws Error(unsupported), as decode does, only when the model
+  /// file has no vocabulary at all.
   std::vector<TokenId> encode(std::string_view text, bool add_special = true, bool parse_special = false) const;
   /// Tokens to text; invalid UTF-8 is replaced. Control tokens are left out unless `special`.
   std::string decode(const std::vector<TokenId>& tokens, bool special = false) const;
@@ -23,6 +24,7 @@ class Tokenizer {
   std::size_t vocab_size() const noexcept;
   TokenId bos() const noexcept;  ///< -1 when there is none.
   TokenId eos() const noexcept;
+  bool adds_bos() const noexcept;  ///< encode() starts a text with BOS.
   bool is_end_of_generation(TokenId token) const noexcept;
   /// The id of a token spelled exactly so, or -1.
   TokenId find_token(std::string_view text) const noexcept;

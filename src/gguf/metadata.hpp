@@ -16,6 +16,12 @@ enum class ValueType : std::uint32_t {
   u64 = 10, i64 = 11, f64 = 12,
 };
 
+/// "u32", "string", "bool": the spelling of messages. An id that is no type gives "unknown".
+const char* value_type_name(ValueType type) noexcept;
+
+/// Bytes of one value in a file; 0 for strings and arrays, whose size varies, and for unknown ids.
+std::uint32_t value_type_bytes(ValueType type) noexcept;
+
 /// Many strings in one allocation: a vocabulary of 150,000 pieces costs its text and four bytes each.
 class StringArray {
  public:
@@ -82,7 +88,7 @@ class Metadata {
   std::optional<bool> get_bool(std::string_view key) const;
   std::optional<std::string_view> get_string(std::string_view key) const;
   const StringArray* get_strings(std::string_view key) const;
-  /// Any integer array, widened. Nothing when the key is missing.
+  /// Any integer array, widened; an array of bool gives 0 and 1. Nothing when the key is missing.
   std::optional<std::vector<std::int64_t>> get_ints(std::string_view key) const;
   /// Any float array. Nothing when the key is missing.
   std::optional<std::vector<float>> get_floats(std::string_view key) const;
@@ -98,7 +104,13 @@ class Metadata {
   std::string source_name;
 
  private:
+  std::size_t lower_bound(std::string_view key) const noexcept;
+  const Value& require(std::string_view key) const;
+  [[noreturn]] void fail_type(std::string_view key, const char* expected, const Value& actual) const;
+  std::string where(std::string_view key) const;
+
   std::vector<Entry> entries_;
+  std::vector<std::uint32_t> by_key_;  ///< Indexes of entries_ in order of key: a search costs O(log n).
 };
 
 /// A short text of a value for people: strings are quoted and cut, arrays show their length and first elements.

@@ -41,10 +41,13 @@ struct ModelFile {
   std::vector<ShardInfo> shards;
   std::vector<TensorInfo> tensors;  ///< Sorted by shard, then offset.
 
-  const TensorInfo* find_tensor(std::string_view name) const noexcept;  ///< O(1); valid after parsing.
+  const TensorInfo* find_tensor(std::string_view name) const noexcept;  ///< O(log n); valid after parsing.
   std::uint64_t tensor_bytes() const noexcept;
 
-  void index_tensors();  ///< Sorts and builds the name index; called by the parser and by builders.
+  /// Sorts and builds the name index; called by the parser and by builders. Throws Error(invalid_file) when two
+  /// tensors share a name, naming both places.
+  void index_tensors();
+
  private:
   std::vector<std::uint32_t> by_name_;
 };

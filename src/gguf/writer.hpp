@@ -25,9 +25,11 @@ class Writer {
   void add_tensor(std::string name, TensorType type, std::vector<std::uint64_t> dims);
   const std::vector<TensorInfo>& tensors() const noexcept { return tensors_; }
 
-  /// Writes everything before the data (with padding). After it, tensors() has absolute offsets.
+  /// Writes everything before the data (with padding). After it, tensors() has absolute offsets. Once only. Throws
+  /// Error(invalid_argument) for a duplicate tensor and for metadata that its declared type cannot hold.
   void write_header(const ByteSink& sink);
-  /// Writes one tensor's bytes and the padding after it. Call in order of declaration.
+  /// Writes one tensor's bytes and the padding after it. Call in order of declaration. Throws
+  /// Error(invalid_argument) when the number of bytes is not the tensor's.
   void write_tensor(std::span<const std::byte> data, const ByteSink& sink);
   /// Convenience for small files: header and data of all tensors in one buffer.
   std::vector<std::byte> write_all(const std::vector<std::vector<std::byte>>& tensor_data);
@@ -36,6 +38,8 @@ class Writer {
   Metadata metadata_;
   std::vector<TensorInfo> tensors_;
   std::size_t n_written_ = 0;
+  std::uint32_t alignment_bytes_ = 0;
+  bool is_header_written_ = false;
 };
 
 }  // namespace sluice::gguf

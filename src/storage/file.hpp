@@ -28,6 +28,8 @@ class File {
   /// Offsets, lengths and addresses of direct reads must be multiples of this (from statx where the kernel tells,
   /// else 4096). A power of two between 512 and 1 MiB.
   std::uint32_t alignment_bytes() const noexcept { return alignment_bytes_; }
+  /// Bytes that open() itself read, to find out whether direct reads work; 0 without O_DIRECT.
+  std::uint64_t probe_bytes() const noexcept { return probe_bytes_; }
 
   /// Fills the buffer, retrying short reads and EINTR; through the O_DIRECT descriptor (with an aligned bounce
   /// buffer of at most 1 MiB) when there is one, so that loading leaves nothing in the page cache.
@@ -36,16 +38,22 @@ class File {
 
  private:
   File() = default;
+  void open_direct();
+  bool probe_direct(std::uint32_t alignment);
+  void read_direct(std::uint64_t offset, std::byte* out, std::uint64_t bytes, std::uint64_t* storage_bytes) const;
+  void read_buffered(std::uint64_t offset, std::byte* out, std::uint64_t bytes, std::uint64_t* storage_bytes) const;
+
   std::string path_;
   std::uint64_t size_bytes_ = 0;
   int buffered_fd_ = -1;
   int direct_fd_ = -1;
   std::uint32_t alignment_bytes_ = 4096;
+  std::uint64_t probe_bytes_ = 0;
   std::string why_not_direct_;
 };
 
 /// The file as a source for the GGUF parser. Small reads are served from a window buffer of 64 KiB; counts into
-/// *storage_bytes like File::read.
+/// *storage_bytes like File::read, the probe of open() included.
 std::unique_ptr<gguf::ByteSource> make_byte_source(std::unique_ptr<File> file, std::uint64_t* storage_bytes = nullptr);
 
 }  // namespace sluice::storage

@@ -56,6 +56,8 @@ class ReadQueue {
   struct Options {
     std::uint32_t piece_bytes = 512 * 1024;
     std::size_t max_requests = 1024;
+    /// After a buffered read, drops its window from the page cache, which a memory cgroup counts as ours.
+    bool drop_page_cache = true;
   };
   ReadQueue(std::unique_ptr<Backend> backend, const Options& options);
   ~ReadQueue();  ///< Waits for reads in flight: their buffers must outlive the queue.

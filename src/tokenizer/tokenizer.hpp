@@ -18,12 +18,19 @@ struct TokenizerOptions {
 };
 
 struct EncodeOptions {
-  bool add_special = true;     ///< Add BOS/EOS as the model's flags ask.
+  bool add_special = true;  ///< Add BOS/EOS as the model's flags ask; no second BOS when the text spells it.
   bool parse_special = false;  ///< Recognise control tokens written in the text ("<|im_end|>").
 };
 
 /// What a token is, as tokenizer.ggml.token_type says.
-enum class TokenKind : std::uint8_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
+enum class TokenKind : std::uint8_t {
+  normal = 1,
+  unknown = 2,
+  control = 3,
+  user_defined = 4,
+  unused = 5,
+  byte = 6
+};
 
 /// Immutable after construction; safe to use from several threads.
 class Tokenizer {
@@ -42,8 +49,8 @@ class Tokenizer {
   virtual std::size_t vocab_size() const noexcept = 0;
   virtual std::string_view token_text(TokenId token) const = 0;  ///< As the vocabulary spells it.
   virtual TokenKind token_kind(TokenId token) const = 0;
-  virtual std::string_view model_name() const noexcept = 0;      ///< "gpt2", "llama", ...
-  virtual std::string_view pre_tokenizer() const noexcept = 0;   ///< "qwen2", "llama-bpe", ... or "".
+  virtual std::string_view model_name() const noexcept = 0;     ///< "gpt2", "llama", ...
+  virtual std::string_view pre_tokenizer() const noexcept = 0;  ///< "qwen2", "llama-bpe", ... or "".
 
   // Special tokens, -1 when the model has none.
   TokenId bos() const noexcept { return bos_; }
@@ -51,7 +58,10 @@ class Tokenizer {
   TokenId eot() const noexcept { return eot_; }
   bool adds_bos() const noexcept { return adds_bos_; }
   bool adds_eos() const noexcept { return adds_eos_; }
-  /// eos, eot, eom and the well-known end tokens found in the vocabulary ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", ...).
+  /// Encoding puts a space before plain text (SentencePiece); decoding a text takes one away at its start.
+  bool adds_space_prefix() const noexcept { return adds_space_prefix_; }
+  /// eos, eot, eom and the well-known end tokens found in the vocabulary ("<|im_end|>", "<|eot_id|>",
+  /// "<end_of_turn>", ...).
   bool is_end_of_generation(TokenId token) const noexcept;
   const std::vector<TokenId>& end_of_generation_tokens() const noexcept { return eog_; }
   /// The id whose vocabulary text is exactly `text`, or -1.
@@ -59,15 +69,16 @@ class Tokenizer {
 
  protected:
   TokenId bos_ = -1, eos_ = -1, eot_ = -1;
-  bool adds_bos_ = false, adds_eos_ = false;
+  bool adds_bos_ = false, adds_eos_ = false, adds_space_prefix_ = false;
   std::vector<TokenId> eog_;  ///< Sorted.
 };
 
-/// Builds the tokenizer a model file describes. Throws Error(invalid_file) for an inconsistent vocabulary (scores or
-/// types of another length, special ids out of range, byte tokens malformed, ...) and Error(unsupported) for an
-/// unknown model or pre-tokenizer; the latter lists the known names.
-/// The result does not refer to `metadata`.
-std::unique_ptr<Tokenizer> make_tokenizer(const gguf::Metadata& metadata, const TokenizerOptions& options = {});
+/// Builds the tokenizer a model file describes. Throws Error(invalid_file) for an inconsistent vocabulary
+/// (scores or types of another length, special ids out of range, byte tokens malformed, ...) and
+/// Error(unsupported) for an unknown model or pre-tokenizer; the latter lists the known names. The result
+/// does not refer to `metadata`.
+std::unique_ptr<Tokenizer> make_tokenizer(const gguf::Metadata& metadata,
+                                          const TokenizerOptions& options = {});
 
 /// Names accepted as tokenizer.ggml.pre.
 const std::vector<std::string>& known_pre_tokenizers();
@@ -76,7 +87,10 @@ const std::vector<std::string>& known_pre_tokenizers();
 /// character are held back until it is complete or proven invalid (then U+FFFD).
 class StreamDecoder {
  public:
-  explicit StreamDecoder(const Tokenizer& tokenizer, bool special = false) : tokenizer_(&tokenizer), special_(special) {}
+  /// `at_start`: the tokens begin a text (or an answer). Pass false to continue a text, where the first space
+  /// counts.
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool special = false, bool at_start = true)
+      : tokenizer_(&tokenizer), special_(special), at_start_(at_start) {}
   /// Text that became complete with this token; may be empty.
   std::string push(TokenId token);
   /// What is held back at the end, as replacement characters.
@@ -85,7 +99,7 @@ class StreamDecoder {
  private:
   const Tokenizer* tokenizer_;
   bool special_;
-  bool at_start_ = true;
+  bool at_start_;
   std::string pending_;
 };
 

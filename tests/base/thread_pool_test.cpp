@@ -38,10 +38,11 @@ TEST(ThreadPool, KeepsLoopsApartWhenTheyFollowAtOnce) {
 TEST(ThreadPool, WakesSleepingWorkers) {
   ThreadPool pool(2);
   for (int round = 0; round < 5; ++round) {
-    // Long enough for the other worker to have gone to sleep in most rounds, correct either way.
-    std::atomic<std::uint64_t> sum{0};
-    for (volatile int i = 0; i < 200'000; i = i + 1) {
+    // Long enough for the other worker to have gone to sleep in most rounds; correct either way.
+    std::atomic<int> busy{0};
+    while (busy.fetch_add(1) < 200'000) {
     }
+    std::atomic<std::uint64_t> sum{0};
     pool.run(100, [&](std::size_t chunk, int) { sum.fetch_add(chunk); });
     EXPECT_EQ(sum.load(), 4950u);
   }

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace sluice::cli {
+
+/// Largest text read into memory at once: far above any context, far below what would hurt.
+inline constexpr std::size_t k_max_text_bytes = std::size_t{256} << 20;
+
+/// The whole of a file, or of standard input for "-". Throws Error(io).
+std::string read_text(const std::string& path);
+
+/// Lines typed at a terminal.
+class LineReader {
+ public:
+  /// The next line without its end; nothing at the end of the input, or when a signal asked to stop. Throws Error(io).
+  std::optional<std::string> next();
+
+ private:
+  std::string buffer_;
+  bool ended_ = false;
+};
+
+bool input_is_terminal() noexcept;
+
+}  // namespace sluice::cli

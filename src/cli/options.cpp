@@ -1,0 +1,254 @@
+#include "cli/options.hpp"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+
+#include "base/units.hpp"
+#include "cli/models.hpp"
+#include "sluice/version.hpp"
+
+// The only file that sees CLI11, which takes seconds to compile.
+namespace sluice::cli {
+namespace {
+
+constexpr int k_max_threads = 256;
+
+/// The parser together with the variables it writes to.
+class Parser {
+ public:
+  Parser() : app_("Runs GGUF language models that are larger than memory by streaming them from the drive.", "sluice") {
+    app_.set_version_flag("--version", fmt::format("sluice {} ({})", version(), build_facts()), "Print the version and exit");
+    app_.require_subcommand(1);
+    app_.get_formatter()->column_width(34);
+    set_help(app_);
+    app_.footer(
+        "Exit status: 0 success, 1 an operation failed, 2 the command line is wrong,\n"
+        "130 and 143 stopped by Ctrl-C and by a termination signal, 141 the reader of the output went away.\n"
+        "Environment: SLUICE_MODELS lists folders with models, separated by colons.\n");
+    add_run();
+    add_inspect();
+    add_perplexity();
+    add_completion();
+  }
+
+  Command parse(int argc, const char* const* argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::CallForHelp&) {
+      return PrintText{app_.help()};
+    } catch (const CLI::CallForVersion& call) {
+      return PrintText{std::string(call.what()) + "\n"};
+    } catch (const CLI::ParseError& error) {
+      throw UsageError(fmt::format("{}; see '{} --help'", one_line(error.what()), command_in_use()));
+    }
+    const std::string command = app_.get_subcommands().front()->get_name();
+    if (command == "run") return std::move(run_);
+    if (command == "inspect") return std::move(inspect_);
+    if (command == "perplexity") {
+      perplexity_.open.n_ctx = perplexity_.options.n_ctx;
+      return std::move(perplexity_);
+    }
+    return std::move(completion_);
+  }
+
+  CommandDescription describe() const { return describe(app_); }
+
+ private:
+  // --- the commands -------------------------------------------------------------------------------------------
+
+  void add_run() {
+    CLI::App& app = add_command("run", "Continue a prompt, or chat when there is none and the input is a terminal");
+    add_model(app, run_.model);
+    const char* group = "Prompt";
+    auto* prompt = app.add_option("-p,--prompt", run_.prompt, "Prompt text")->type_name("TEXT")->group(group);
+    auto* file = is_file(app.add_option("-f,--file", run_.file, "Read the prompt from a file, - for standard input"));
+    file->group(group)->excludes(prompt);
+    auto* chat = app.add_flag("--chat", run_.chat, "Wrap the prompt in the chat form as one message")->group(group);
+    auto* raw = app.add_flag("--raw", run_.raw, "Never wrap: on a terminal read a prompt until Ctrl-D")->group(group);
+    raw->excludes(chat);
+    app.add_option("--system", run_.system, "System message of a chat")->type_name("TEXT")->group(group)->excludes(raw);
+
+    group = "Answer";
+    GenerateOptions& generate = run_.generate;
+    app.add_option("-n,--max-tokens", generate.max_tokens, "Tokens to generate at most, 0: no limit")->type_name("N")->group(group);
+    repeatable(app.add_option("--stop", generate.stop, "End the answer before this text (repeatable)"))->type_name("TEXT")->group(group);
+    app.add_flag("--ignore-eos", generate.ignore_eos, "Go on after an end token")->group(group);
+    app.add_flag("--special", generate.special, "Show control tokens in the text")->group(group);
+    app.add_flag("--json", run_.json, "Print one JSON object instead of the text")->group(group);
+    app.add_flag("--stats", run_.stats, "Print memory, drive and speed figures to standard error")->group(group);
+    app.add_flag("-v,--verbose", run_.verbose, "Print the model and its memory plan before the answer")->group(group);
+
+    group = "Sampling";
+    SamplerOptions& sampler = generate.sampler;
+    number(app, "--temp", sampler.temperature, "Temperature, 0: always the likeliest token", group);
+    number(app, "--top-k", sampler.top_k, "Choose among the K likeliest tokens, 0: off", group);
+    number(app, "--top-p", sampler.top_p, "Choose among the likeliest tokens with this share, 1: off", group);
+    number(app, "--min-p", sampler.min_p, "Leave out tokens below this share of the likeliest, 0: off", group);
+    number(app, "--repeat-penalty", sampler.repeat_penalty, "Make recent tokens less likely, 1: off", group);
+    number(app, "--repeat-window", sampler.repeat_window, "Tokens that count as recent", group);
+    number(app, "--seed", sampler.seed, "Seed of the draws, 0: a new one each time", group);
+    add_open_options(app, run_.open);
+  }
+
+  void add_inspect() {
+    CLI::App& app = add_command("inspect", "Show what a model file holds and where it would lie; loads nothing");
+    add_model(app, inspect_.model);
+    app.add_flag("--tensors", inspect_.tensors, "List every tensor");
+    app.add_flag("--json", inspect_.json, "Print one JSON object");
+    add_open_options(app, inspect_.open);
+  }
+
+  void add_perplexity() {
+    CLI::App& app = add_command("perplexity", "Measure how well a model predicts a text");
+    add_model(app, perplexity_.model);
+    is_file(app.add_option("-f,--file", perplexity_.file, "The text, - for standard input"))->required();
+    number(app, "--ctx", perplexity_.options.n_ctx, "Tokens per window; the second half of each is scored", "Options");
+    number(app, "--chunks", perplexity_.options.max_chunks, "Windows to compute, 0: all", "Options");
+    app.add_flag("--stats", perplexity_.stats, "Print memory, drive and speed figures to standard error");
+    app.add_flag("--json", perplexity_.json, "Print one JSON object");
+    add_open_options(app, perplexity_.open, /*with_context=*/false);
+  }
+
+  void add_completion() {
+    CLI::App& app = add_command("completion", "Print a completion script for a shell");
+    choice(app.add_option("SHELL", completion_.shell, "The shell"), {"bash", "zsh", "fish"})->required();
+    app.footer(
+        "bash: source <(sluice completion bash)\n"
+        "zsh:  sluice completion zsh > \"${fpath[1]}/_sluice\"\n"
+        "fish: sluice completion fish > ~/.config/fish/completions/sluice.fish\n");
+  }
+
+  // --- parts several commands share ------------------------------------------------------------------------
+
+  CLI::App& add_command(const std::string& name, const std::string& description) {
+    CLI::App& app = *app_.add_subcommand(name, description);
+    set_help(app);
+    return app;
+  }
+
+  static void set_help(CLI::App& app) { app.set_help_flag("-h,--help", "Print this help and exit"); }
+
+  void add_model(CLI::App& app, std::string& model) {
+    std::string names;
+    for (const BuiltinModel& builtin : k_builtin_models) names += fmt::format("{}{}", names.empty() ? "" : ", ", builtin.name);
+    CLI::Option* option = app.add_option("MODEL", model, fmt::format("A GGUF file, or a built-in model: {}", names));
+    option->type_name("")->required();
+    models_.push_back(option);
+  }
+
+  void add_open_options(CLI::App& app, OpenOptions& open, bool with_context = true) {
+    const char* group = "Memory and drive";
+    size(app, "--memory", open.memory_bytes, "Most memory the process may hold, such as 6G (default: what is free)", group);
+    if (with_context) number(app, "--ctx", open.n_ctx, "Tokens of context, 0: the model's, at most 4096", group);
+    number(app, "--chunk", open.prefill_chunk, "Prompt tokens per pass, 0: chosen from the memory", group);
+    app.add_option("--threads", open.n_threads, "Threads, 0: the cores this process may use")
+        ->check(CLI::Range(0, k_max_threads))->type_name("N")->group(group);
+    one_of(app, "--policy", open.policy, {{"lfru", CachePolicy::lfru}, {"lru", CachePolicy::lru}},
+           "Which experts stay in a full cache (default: lfru)", group);
+    one_of(app, "--io", open.io, {{"auto", IoBackend::automatic}, {"uring", IoBackend::uring}, {"pread", IoBackend::pread}},
+           "How the drive is read (default: auto)", group);
+    app.add_option("--pre-tokenizer", open.pre_tokenizer, "Override the file's pre-tokenizer")->type_name("NAME")->group(group);
+  }
+
+  template <typename T>
+  static void number(CLI::App& app, const char* name, T& value, const char* description, const char* group) {
+    app.add_option(name, value, description)->type_name("N")->capture_default_str()->group(group);
+  }
+
+  static void size(CLI::App& app, const std::string& name, std::uint64_t& bytes, const char* description, const char* group) {
+    const auto parse = [name, &bytes](const std::string& text) {
+      const auto parsed = base::parse_bytes(text);
+      if (!parsed || *parsed == 0) {
+        throw CLI::ValidationError(name, fmt::format("'{}' is not a size such as 24M, 6G or 1.5GiB", text));
+      }
+      bytes = *parsed;
+    };
+    app.add_option_function<std::string>(name, parse, description)->type_name("SIZE")->group(group);
+  }
+
+  template <typename T>
+  void one_of(CLI::App& app, const char* name, T& value, const std::vector<std::pair<std::string, T>>& values,
+              const char* description, const char* group) {
+    std::vector<std::string> names;
+    for (const auto& [text, meaning] : values) names.push_back(text);
+    const auto parse = [values, &value](const std::string& text) {
+      for (const auto& [name_of_value, meaning] : values) {
+        if (name_of_value == text) value = meaning;
+      }
+    };
+    choice(app.add_option_function<std::string>(name, parse, description), names)->group(group);
+  }
+
+  CLI::Option* choice(CLI::Option* option, const std::vector<std::string>& values) {
+    choices_[option] = values;
+    option->check(CLI::IsMember(values));
+    // The check prints the values itself.
+    return option->type_name("");
+  }
+
+  CLI::Option* is_file(CLI::Option* option) {
+    files_.push_back(option);
+    return option->type_name("FILE");
+  }
+
+  CLI::Option* repeatable(CLI::Option* option) {
+    repeatable_.push_back(option);
+    // One value each time; CLI11 would otherwise take every following word, and split "[a,b]".
+    return option->allow_extra_args(false);
+  }
+
+  // --- errors and description ------------------------------------------------------------------------------
+
+  std::string command_in_use() const {
+    const auto used = app_.get_subcommands();
+    return used.empty() ? "sluice" : "sluice " + used.front()->get_name();
+  }
+
+  static std::string one_line(std::string text) {
+    while (!text.empty() && (text.back() == '\n' || text.back() == '.')) text.pop_back();
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    return text;
+  }
+
+  CommandDescription describe(const CLI::App& app) const {
+    CommandDescription command{app.get_name(), app.get_description(), {}, {}};
+    for (const CLI::Option* option : app.get_options()) command.arguments.push_back(describe(*option));
+    for (const CLI::App* sub : app.get_subcommands({})) command.commands.push_back(describe(*sub));
+    return command;
+  }
+
+  ArgumentDescription describe(const CLI::Option& option) const {
+    const auto listed = [&option](const std::vector<const CLI::Option*>& options) {
+      return std::find(options.begin(), options.end(), &option) != options.end();
+    };
+    ArgumentDescription argument;
+    for (const std::string& name : option.get_snames()) argument.names.push_back("-" + name);
+    for (const std::string& name : option.get_lnames()) argument.names.push_back("--" + name);
+    argument.description = option.get_description();
+    argument.takes_value = option.get_items_expected_max() > 0;
+    argument.is_file = listed(files_);
+    argument.is_model = listed(models_);
+    argument.repeatable = listed(repeatable_);
+    if (const auto found = choices_.find(&option); found != choices_.end()) argument.choices = found->second;
+    return argument;
+  }
+
+  CLI::App app_;
+  RunCommand run_;
+  InspectCommand inspect_;
+  PerplexityCommand perplexity_;
+  CompletionCommand completion_;
+  std::vector<const CLI::Option*> models_, files_, repeatable_;
+  std::map<const CLI::Option*, std::vector<std::string>> choices_;
+};
+
+}  // namespace
+
+Command parse_command_line(int argc, const char* const* argv) { return Parser().parse(argc, argv); }
+
+CommandDescription describe_command_line() { return Parser().describe(); }
+
+}  // namespace sluice::cli

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "sluice/generate.hpp"
+#include "sluice/options.hpp"
+#include "sluice/perplexity.hpp"
+
+namespace sluice::cli {
+
+struct RunCommand {
+  std::string model;
+  OpenOptions open;
+  GenerateOptions generate;
+  std::optional<std::string> prompt;  ///< -p
+  std::optional<std::string> file;    ///< -f, "-" for standard input
+  std::optional<std::string> system;
+  bool chat = false;
+  bool raw = false;
+  bool stats = false;
+  bool json = false;
+  bool verbose = false;
+};
+
+struct InspectCommand {
+  std::string model;
+  OpenOptions open;
+  bool tensors = false;
+  bool json = false;
+};
+
+struct PerplexityCommand {
+  std::string model;
+  OpenOptions open;
+  PerplexityOptions options;
+  std::string file;
+  bool stats = false;
+  bool json = false;
+};
+
+struct CompletionCommand {
+  std::string shell;
+};
+
+/// --help and --version: text for standard output.
+struct PrintText {
+  std::string text;
+};
+
+using Command = std::variant<RunCommand, InspectCommand, PerplexityCommand, CompletionCommand, PrintText>;
+
+/// A command line that makes no sense. The message is one line; the program ends with status 2.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Reads the command line. Throws UsageError.
+Command parse_command_line(int argc, const char* const* argv);
+
+/// One option or positional argument as the completion scripts need it.
+struct ArgumentDescription {
+  std::vector<std::string> names;    ///< "-p", "--prompt"; empty for a positional argument.
+  std::string description;
+  bool takes_value = false;
+  bool is_file = false;              ///< The value is a path.
+  bool is_model = false;             ///< The value is a path or a built-in name.
+  bool repeatable = false;
+  std::vector<std::string> choices;  ///< All values it can take; empty when they cannot be listed.
+};
+
+struct CommandDescription {
+  std::string name;
+  std::string description;
+  std::vector<ArgumentDescription> arguments;
+  std::vector<CommandDescription> commands;
+};
+
+/// The whole command line, taken from the same definition that parse_command_line() reads with.
+CommandDescription describe_command_line();
+
+}  // namespace sluice::cli

@@ -1,0 +1,73 @@
+#include "cli/signals.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace sluice::cli {
+namespace {
+
+// A signal handler can reach nothing but globals.
+std::atomic<bool> g_stop{false};
+std::atomic<int> g_signal{0};
+// A byte in this pipe wakes wait_for_input() even if the signal came just before it slept, or went to another thread.
+int g_wake[2] = {-1, -1};
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+
+extern "C" void on_stop_signal(int signal) {
+  int expected = 0;
+  if (!g_signal.compare_exchange_strong(expected, signal)) _exit(128 + signal);
+  g_stop.store(true);
+  const int saved_errno = errno;
+  if (g_wake[1] >= 0) {
+    // If the pipe is full the waiter wakes anyway.
+    const ssize_t ignored = write(g_wake[1], "", 1);
+    static_cast<void>(ignored);
+  }
+  errno = saved_errno;
+}
+
+}  // namespace
+
+void ignore_broken_pipes() noexcept { signal(SIGPIPE, SIG_IGN); }
+
+void catch_stop_signals() noexcept {
+  if (g_wake[0] < 0 && pipe2(g_wake, O_CLOEXEC | O_NONBLOCK) != 0) g_wake[0] = g_wake[1] = -1;
+  struct sigaction action = {};
+  action.sa_handler = on_stop_signal;
+  sigemptyset(&action.sa_mask);
+  // No SA_RESTART: a write that waits for a reader has to end.
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction previous = {};
+    // What the caller ignores stays ignored (nohup, a background job of a plain shell).
+    if (sigaction(number, nullptr, &previous) == 0 && previous.sa_handler == SIG_IGN) continue;
+    sigaction(number, &action, nullptr);
+  }
+}
+
+int stop_signal() noexcept { return g_signal.load(); }
+
+void clear_stop_signal() noexcept {
+  char drained[16];
+  while (g_wake[0] >= 0 && read(g_wake[0], drained, sizeof drained) > 0) {
+  }
+  g_stop.store(false);
+  g_signal.store(0);
+}
+
+const std::atomic<bool>* stop_flag() noexcept { return &g_stop; }
+
+bool wait_for_input(int fd) noexcept {
+  for (;;) {
+    if (stop_signal() != 0) return false;
+    pollfd waited[2] = {{fd, POLLIN, 0}, {g_wake[0], POLLIN, 0}};
+    const int n = poll(waited, 2, -1);
+    if (n < 0 && errno != EINTR) return stop_signal() == 0;  // read() will say what is wrong
+    if (n > 0 && stop_signal() == 0 && waited[0].revents != 0) return true;
+  }
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <atomic>
+
+namespace sluice::cli {
+
+/// Makes SIGPIPE an ordinary write error.
+void ignore_broken_pipes() noexcept;
+
+/// From now on the first SIGINT, SIGTERM or SIGHUP asks to stop instead of ending the process; a second one ends it at once.
+void catch_stop_signals() noexcept;
+
+/// The signal that asked to stop, or 0.
+int stop_signal() noexcept;
+/// Forgets a signal that was dealt with, so that the next one asks again.
+void clear_stop_signal() noexcept;
+/// What Model::set_cancel_flag() watches: raised with stop_signal().
+const std::atomic<bool>* stop_flag() noexcept;
+
+/// Waits until the descriptor has input or has ended. False when a signal asked to stop meanwhile, or before.
+bool wait_for_input(int fd) noexcept;
+
+}  // namespace sluice::cli

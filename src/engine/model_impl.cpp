@@ -1,0 +1,271 @@
+#include "engine/model_impl.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/check.hpp"
+#include "base/clock.hpp"
+#include "base/error.hpp"
+#include "base/log.hpp"
+
+namespace sluice {
+namespace engine {
+namespace {
+
+constexpr std::size_t k_queue_depth = 64;
+constexpr int k_pread_threads = 4;
+
+/// The storage backend the options ask for; describes what was chosen and why in *description.
+std::unique_ptr<storage::Backend> make_backend(IoBackend kind, std::string* description) {
+  if (kind != IoBackend::pread) {
+    std::string reason;
+    if (auto backend = storage::make_uring_backend(k_queue_depth, &reason)) {
+      *description = backend->name();
+      return backend;
+    }
+    if (kind == IoBackend::uring) {
+      base::fail(ErrorCode::unsupported, "io_uring was asked for but cannot be used: {}; use --io auto or --io pread", reason);
+    }
+    *description = fmt::format("pread (io_uring: {})", reason);
+  } else {
+    *description = "pread";
+  }
+  return storage::make_pread_backend(k_queue_depth, k_pread_threads);
+}
+
+std::string describe_direct(const std::vector<std::unique_ptr<storage::File>>& shards) {
+  for (const auto& shard : shards) {
+    if (!shard->is_direct()) return fmt::format("buffered ({})", shard->why_not_direct());
+  }
+  return "O_DIRECT";
+}
+
+ModelInfo make_info(const Prepared& prepared) {
+  const gguf::ModelFile& file = prepared.file;
+  ModelInfo info;
+  info.path = file.shards.front().path;
+  info.name = std::string(file.metadata.get_string("general.name").value_or(std::filesystem::path(info.path).stem().string()));
+  info.architecture = prepared.params.architecture;
+  info.chat_template = prepared.chat_template;
+  info.n_layers = prepared.params.n_layers;
+  info.n_embd = prepared.params.n_embd;
+  info.n_experts = prepared.params.n_experts;
+  info.n_experts_used = prepared.params.n_experts_used;
+  info.n_ctx_train = prepared.params.n_ctx_train;
+  info.n_vocab = prepared.params.n_vocab;
+  for (const gguf::ShardInfo& shard : file.shards) info.file_bytes += shard.file_bytes;
+  std::vector<std::uint64_t> bytes_of_type(64, 0);
+  for (const gguf::TensorInfo& tensor : file.tensors) {
+    info.n_parameters += tensor.n_elements();
+    bytes_of_type[static_cast<std::size_t>(tensor.type) % 64] += tensor.size_bytes;
+  }
+  const auto most = std::max_element(bytes_of_type.begin(), bytes_of_type.end()) - bytes_of_type.begin();
+  if (const auto traits = gguf::find_type_traits(static_cast<std::uint32_t>(most))) info.quantization = traits->name;
+  return info;
+}
+
+void check_options(const OpenOptions& options) {
+  if (options.n_threads < 0 || options.n_threads > base::ThreadPool::k_max_threads) {
+    base::fail(ErrorCode::invalid_argument, "{} threads were asked for; expected 1 to {}, or 0 to choose", options.n_threads,
+               base::ThreadPool::k_max_threads);
+  }
+  constexpr std::uint32_t k_max_sequences = 4096, k_max_chunk_rows = 16'384;
+  if (options.max_sequences == 0 || options.max_sequences > k_max_sequences) {
+    base::fail(ErrorCode::invalid_argument, "{} sequences were asked for; expected 1 to {}", options.max_sequences, k_max_sequences);
+  }
+  if (options.prefill_chunk > k_max_chunk_rows) {
+    base::fail(ErrorCode::invalid_argument, "a prefill chunk of {} was asked for; expected at most {}", options.prefill_chunk, k_max_chunk_rows);
+  }
+}
+
+}  // namespace
+
+Model open_model(const std::filesystem::path& path, const OpenOptions& options, const Hooks& hooks);
+
+/// Builds the implementation; Model::open wraps it.
+std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const OpenOptions& options, const Hooks& hooks) {
+  const std::uint64_t start = base::now_ns();
+  check_options(options);
+  const std::optional<std::uint64_t> kernel_bytes_before = platform::read_storage_bytes();
+  std::uint64_t header_bytes = 0;
+  std::unique_ptr<Prepared> prepared = prepare(parse_header(path, &header_bytes), options, false);
+  auto tokenizer_impl = std::make_shared<Tokenizer::Impl>();
+  tokenizer_impl->tokenizer = std::move(prepared->tokenizer);
+  auto impl = std::make_unique<Model::Impl>(Tokenizer(std::move(tokenizer_impl)));
+  impl->options = options;
+  impl->kernel_bytes_before = kernel_bytes_before;
+  impl->prepared = std::move(prepared);
+  Prepared& parts = *impl->prepared;
+  impl->info = make_info(parts);
+  impl->isa = platform::choose_isa();
+  impl->pool = std::make_unique<base::ThreadPool>(options.n_threads == 0 ? platform::usable_cpus() : options.n_threads);
+  impl->ops = kernels::make_cpu_ops(*impl->pool, impl->isa);
+
+  std::unique_ptr<storage::Backend> backend = make_backend(options.io, &impl->io_description);
+  impl->io_description += ", " + describe_direct(parts.shards);
+  if (hooks.wrap_backend) backend = hooks.wrap_backend(std::move(backend));
+  auto queue = std::make_unique<storage::ReadQueue>(std::move(backend), storage::ReadQueue::Options{});
+
+  impl->placement = residency::make_plan(model_facts(parts, *impl->ops), machine_facts(), options);
+  impl->plan = impl->placement.plan;
+  impl->store = std::make_unique<residency::WeightStore>(std::move(parts.shards), std::move(queue));
+  impl->store->load_pinned(parts.tensors.pinned());
+  impl->load_read_bytes = header_bytes + impl->store->queue().statistics().read_bytes;
+  impl->io_before = impl->store->queue().statistics();
+
+  if (parts.params.is_moe()) {
+    impl->cache = std::make_unique<residency::UnitCache>(parts.file, parts.units, impl->placement, options.policy, *impl->store);
+    if (impl->plan.fully_resident()) impl->cache->preload();
+  }
+  const std::uint64_t n_pages = pages_for(impl->plan.n_ctx) * impl->plan.max_sequences;
+  impl->kv = std::make_unique<KvPool>(*impl->ops, parts.params.kv_shape(), n_pages);
+  impl->forward = std::make_unique<model::Forward>(parts.params, parts.tensors, parts.units, *impl->ops, *impl->store, impl->cache.get(),
+                                                   impl->plan.prefill_chunk);
+  impl->pass_tokens.reserve(impl->plan.prefill_chunk);
+  impl->pass_positions.reserve(impl->plan.prefill_chunk);
+  impl->pass_logits_rows.reserve(impl->plan.prefill_chunk);
+  impl->pass_origins.reserve(impl->plan.prefill_chunk);
+  impl->open_ns = base::now_ns() - start;
+  return impl;
+}
+
+}  // namespace engine
+
+Sequence::Impl::~Impl() {
+  truncate(0);
+  --owner->n_sequences;
+}
+
+void Sequence::Impl::reserve_tokens(std::uint32_t n) {
+  while (pages.size() < engine::pages_for(n)) {
+    std::byte* page = owner->kv->take();
+    SLUICE_CHECK(page != nullptr);
+    pages.push_back(page);
+  }
+}
+
+void Sequence::Impl::truncate(std::uint32_t n) noexcept {
+  n_tokens = n;
+  while (pages.size() > engine::pages_for(n)) {
+    owner->kv->give_back(pages.back());
+    pages.pop_back();
+  }
+}
+
+void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) {
+  if (items.empty()) return;
+  bool is_decode = true;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const StepItem& item = items[i];
+    if (item.sequence == nullptr || item.tokens.empty()) {
+      base::fail(ErrorCode::invalid_argument, "step item {} has no {}", i, item.sequence == nullptr ? "sequence" : "tokens");
+    }
+    const Sequence::Impl& sequence = *item.sequence->impl_;
+    if (sequence.owner != this) base::fail(ErrorCode::invalid_argument, "step item {} holds a sequence of another model", i);
+    for (std::size_t j = 0; j < i; ++j) {
+      if (items[j].sequence == item.sequence) base::fail(ErrorCode::invalid_argument, "step items {} and {} hold the same sequence", j, i);
+    }
+    for (const TokenId token : item.tokens) {
+      if (token < 0 || static_cast<std::uint32_t>(token) >= info.n_vocab) {
+        base::fail(ErrorCode::invalid_argument, "step item {} has token {}, expected 0 to {}", i, token, info.n_vocab - 1);
+      }
+    }
+    if (item.tokens.size() > sequence.n_ctx - sequence.n_tokens) {
+      base::fail(ErrorCode::context_full, "{} more tokens do not fit the context of {} ({} are in use); give a larger --ctx or a shorter text",
+                 item.tokens.size(), sequence.n_ctx, sequence.n_tokens);
+    }
+    is_decode = is_decode && item.tokens.size() == 1;
+  }
+
+  // Fills passes with rows of the items in order. A sequence's pages are reserved pass by pass and its length moves
+  // only when the pass is complete, so a failure leaves it as the last complete pass did.
+  std::vector<std::uint32_t> n_added(items.size(), 0);
+  std::size_t item_idx = 0, token_idx = 0;
+  while (item_idx < items.size()) {
+    pass_tokens.clear();
+    pass_positions.clear();
+    pass_logits_rows.clear();
+    pass_origins.clear();
+    const std::size_t first_item = item_idx;
+    while (item_idx < items.size() && pass_tokens.size() < plan.prefill_chunk) {
+      const StepItem& item = items[item_idx];
+      Sequence::Impl& sequence = *item.sequence->impl_;
+      const std::size_t n = std::min<std::size_t>(item.tokens.size() - token_idx, plan.prefill_chunk - pass_tokens.size());
+      const std::uint32_t start = sequence.n_tokens;
+      sequence.reserve_tokens(start + static_cast<std::uint32_t>(n));
+      for (std::size_t i = 0; i < n; ++i, ++token_idx) {
+        const bool wanted = item.logits == LogitsWanted::all || (item.logits == LogitsWanted::last && token_idx + 1 == item.tokens.size());
+        if (wanted && sink) {
+          pass_logits_rows.push_back(static_cast<std::uint32_t>(pass_tokens.size()));
+          pass_origins.push_back({item_idx, token_idx});
+        }
+        pass_positions.push_back({sequence.pages.data(), start + static_cast<std::uint32_t>(i)});
+        pass_tokens.push_back(item.tokens[token_idx]);
+      }
+      n_added[item_idx] = static_cast<std::uint32_t>(n);
+      if (token_idx < item.tokens.size()) break;
+      ++item_idx;
+      token_idx = 0;
+    }
+    run_pass(sink, is_decode);
+    const std::size_t end_item = std::min(items.size(), token_idx == 0 ? item_idx : item_idx + 1);
+    for (std::size_t i = first_item; i < end_item; ++i) items[i].sequence->impl_->n_tokens += n_added[i];
+  }
+}
+
+void Model::Impl::run_pass(const LogitsSink& sink, bool is_decode) {
+  const std::uint64_t start = base::now_ns();
+  std::uint64_t sink_ns = 0;
+  const auto receive = [&](std::size_t index, std::span<const float> logits) {
+    const std::uint64_t before = base::now_ns();
+    sink(pass_origins[index].item, pass_origins[index].token, logits);
+    sink_ns += base::now_ns() - before;
+  };
+  forward->run({pass_tokens, pass_positions, pass_logits_rows}, cancel, receive);
+  const std::uint64_t elapsed = base::now_ns() - start - sink_ns;
+  (is_decode ? n_decode_tokens : n_prefill_tokens) += pass_tokens.size();
+  (is_decode ? decode_ns : prefill_ns) += elapsed;
+}
+
+Stats Model::Impl::stats() const {
+  Stats stats;
+  const platform::ProcessMemory memory = platform::read_process_memory();
+  stats.budget_bytes = plan.budget_bytes;
+  stats.rss_bytes = memory.rss_bytes;
+  stats.peak_rss_bytes = memory.peak_rss_bytes;
+  stats.pinned_bytes = store->pinned_bytes();
+  stats.kv_bytes = kv->bytes();
+  stats.scratch_bytes = model::Forward::scratch_bytes(prepared->params, *ops, plan.prefill_chunk);
+  stats.n_units = plan.n_units;
+  if (cache != nullptr) {
+    const residency::CacheStatistics& counters = cache->statistics();
+    stats.slot_bytes = cache->slot_bytes();
+    stats.n_slots = cache->n_slots();
+    stats.n_hits = counters.n_hits;
+    stats.n_misses = counters.n_misses;
+    stats.n_joins = counters.n_joins;
+    stats.stall_ns = counters.stall_ns;
+  }
+  const storage::IoStatistics& io = store->queue().statistics();
+  stats.io_backend = io_description;
+  stats.unit_read_bytes = io.read_bytes - io_before.read_bytes;
+  stats.load_read_bytes = load_read_bytes;
+  stats.n_reads = io.n_reads;
+  stats.n_read_retries = io.n_retries;
+  stats.io_busy_ns = io.busy_ns - io_before.busy_ns;
+  if (const auto now = platform::read_storage_bytes(); now && kernel_bytes_before) {
+    stats.kernel_read_known = true;
+    stats.kernel_read_bytes = *now - *kernel_bytes_before;
+  }
+  stats.open_ns = open_ns;
+  stats.n_prefill_tokens = n_prefill_tokens;
+  stats.prefill_ns = prefill_ns;
+  stats.n_decode_tokens = n_decode_tokens;
+  stats.decode_ns = decode_ns;
+  stats.n_threads = pool->n_threads();
+  stats.isa = platform::isa_name(isa);
+  return stats;
+}
+
+}  // namespace sluice

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/thread_pool.hpp"
+#include "engine/kv_pool.hpp"
+#include "engine/prepare.hpp"
+#include "engine/tokenizer_impl.hpp"
+#include "kernels/cpu_ops.hpp"
+#include "model/forward.hpp"
+#include "platform/cpu_features.hpp"
+#include "residency/unit_cache.hpp"
+#include "residency/weight_store.hpp"
+#include "sluice/model.hpp"
+
+namespace sluice {
+
+namespace engine {
+
+/// Hooks for tests: what a user cannot set.
+struct Hooks {
+  /// Wraps the storage backend, to inject faults.
+  std::function<std::unique_ptr<storage::Backend>(std::unique_ptr<storage::Backend>)> wrap_backend;
+};
+
+/// Model::open with hooks.
+Model open_model(const std::filesystem::path& path, const OpenOptions& options, const Hooks& hooks);
+
+}  // namespace engine
+
+struct Model::Impl {
+  OpenOptions options;
+  ModelInfo info;
+  Plan plan;
+  residency::Placement placement;
+  Tokenizer tokenizer;
+  std::uint64_t open_ns = 0;
+  std::uint64_t load_read_bytes = 0;      ///< Header and pinned weights.
+  std::uint64_t unit_read_start = 0;      ///< The queue's byte count when units began.
+  std::optional<std::uint64_t> kernel_bytes_before;
+  std::string io_description;
+  storage::IoStatistics io_before;        ///< The queue's statistics after loading.
+  const std::atomic<bool>* cancel = nullptr;
+  std::uint32_t n_sequences = 0;
+  std::uint64_t n_prefill_tokens = 0, prefill_ns = 0, n_decode_tokens = 0, decode_ns = 0;
+
+  // From here on destruction order matters: what is declared later uses what is declared earlier.
+  std::unique_ptr<engine::Prepared> prepared;
+  platform::Isa isa = platform::Isa::scalar;
+  std::unique_ptr<base::ThreadPool> pool;
+  std::unique_ptr<kernels::Ops> ops;
+  std::unique_ptr<residency::WeightStore> store;
+  std::unique_ptr<residency::UnitCache> cache;
+  std::unique_ptr<engine::KvPool> kv;
+  std::unique_ptr<model::Forward> forward;
+
+  // Rows of the pass being assembled; sized for the largest pass when the model is opened.
+  std::vector<TokenId> pass_tokens;
+  std::vector<kernels::RowPosition> pass_positions;
+  std::vector<std::uint32_t> pass_logits_rows;
+  struct RowOrigin { std::size_t item, token; };
+  std::vector<RowOrigin> pass_origins;    ///< Of each row in pass_logits_rows.
+
+  explicit Impl(Tokenizer handle) : tokenizer(std::move(handle)) {}
+  void step(std::span<const StepItem> items, const LogitsSink& sink);
+  void run_pass(const LogitsSink& sink, bool is_decode);
+  Stats stats() const;
+};
+
+struct Sequence::Impl {
+  Model::Impl* owner = nullptr;
+  std::uint32_t n_ctx = 0;
+  std::uint32_t n_tokens = 0;
+  std::vector<std::byte*> pages;          ///< Reserved for the whole context: never moves while a pass refers to it.
+
+  ~Impl();
+  /// Makes pages for positions below `n`. The pool always has them: the plan reserved every sequence's context.
+  void reserve_tokens(std::uint32_t n);
+  void truncate(std::uint32_t n) noexcept;
+};
+
+}  // namespace sluice

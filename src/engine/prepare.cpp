@@ -1,0 +1,104 @@
+#include "engine/prepare.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.hpp"
+#include "base/units.hpp"
+#include "model/architecture.hpp"
+#include "model/forward.hpp"
+#include "platform/memory.hpp"
+#include "residency/roles.hpp"
+#include "residency/weight_store.hpp"
+
+namespace sluice::engine {
+namespace {
+
+/// What the process will still take beside the plan: code pages not yet touched, stacks, the sampler's and the
+/// text's buffers, allocator slack. Measured on the built-in model with glibc 2.36 (README's command: 1.3 MiB), rounded up.
+constexpr std::uint64_t k_process_reserve_bytes = 2 * base::k_mib;
+
+std::uint32_t widest_alignment(const std::vector<std::unique_ptr<storage::File>>& shards) {
+  std::uint32_t alignment = 1;
+  for (const auto& shard : shards) alignment = std::max(alignment, shard->alignment_bytes());
+  return alignment;
+}
+
+bool has_vocabulary(const gguf::Metadata& metadata) {
+  const auto model = metadata.get_string("tokenizer.ggml.model");
+  return model && *model != "no_vocab" && *model != "none";
+}
+
+}  // namespace
+
+gguf::ModelFile parse_header(const std::filesystem::path& path, std::uint64_t* read_bytes) {
+  const auto open = [read_bytes](const std::string& name) {
+    return storage::make_byte_source(storage::File::open(name, true), read_bytes);
+  };
+  return gguf::parse_model(path.string(), open);
+}
+
+std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& options, bool keep_metadata) {
+  auto prepared = std::make_unique<Prepared>();
+  prepared->file = std::move(file);
+  gguf::Metadata& metadata = prepared->file.metadata;
+  model::HyperParams& params = prepared->params;
+  params = model::read_hyper_params(metadata);
+  prepared->tensors = model::bind_tensors(prepared->file, params);
+  if (has_vocabulary(metadata)) {
+    prepared->tokenizer = tokenizer::make_tokenizer(metadata, {options.pre_tokenizer});
+    if (prepared->tokenizer->vocab_size() > params.n_vocab) {
+      base::fail(ErrorCode::invalid_file, "{}: the vocabulary has {} tokens but token_embd.weight only {} rows; the file is inconsistent",
+                 metadata.source_name, prepared->tokenizer->vocab_size(), params.n_vocab);
+    }
+  }
+  prepared->chat_template = std::string(metadata.get_string("tokenizer.chat_template").value_or(""));
+  if (!keep_metadata) {
+    for (const char* key : {"tokenizer.ggml.tokens", "tokenizer.ggml.scores", "tokenizer.ggml.token_type", "tokenizer.ggml.merges"}) {
+      metadata.drop(key);
+    }
+  }
+  for (const gguf::ShardInfo& shard : prepared->file.shards) prepared->shards.push_back(storage::File::open(shard.path, true));
+  prepared->units = residency::map_units(prepared->file, params.n_layers, params.n_experts, params.n_embd, params.n_ff_expert,
+                                         widest_alignment(prepared->shards));
+  return prepared;
+}
+
+residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& ops) {
+  residency::ModelFacts facts;
+  const std::vector<const gguf::TensorInfo*> pinned = prepared.tensors.pinned();
+  constexpr std::array k_roles = {Role::token_embedding, Role::output_head, Role::norm, Role::attention, Role::router,
+                                  Role::shared_expert, Role::dense_ffn, Role::rope_table, Role::other};
+  for (const Role role : k_roles) {
+    std::uint64_t bytes = 0;
+    for (const auto* tensor : pinned) {
+      if (residency::classify_tensor(tensor->name) == role) bytes += tensor->size_bytes;
+    }
+    if (bytes != 0) facts.pinned_bytes.emplace_back(role, bytes);
+  }
+  const residency::PinnedLayout layout = residency::plan_pinned(pinned, widest_alignment(prepared.shards));
+  facts.alignment_bytes = layout.region_bytes - layout.weight_bytes;
+  for (const residency::LayerUnits& layer : prepared.units.layers) {
+    facts.expert_layers.push_back({layer.n_experts, prepared.params.n_experts_used, layer.slot_bytes});
+  }
+  facts.kv_page_bytes = prepared.params.kv_shape().page_bytes();
+  facts.kv_page_tokens = kernels::KvShape::page_tokens;
+  facts.n_ctx_train = prepared.params.n_ctx_train;
+  facts.scratch_bytes = [&params = prepared.params, &ops](std::uint32_t n_rows) {
+    return model::Forward::scratch_bytes(params, ops, n_rows);
+  };
+  return facts;
+}
+
+residency::MachineFacts machine_facts() {
+  residency::MachineFacts facts;
+  const platform::ProcessMemory own = platform::read_process_memory();
+  const platform::MemoryLimits limits = platform::read_memory_limits();
+  facts.process_bytes = own.rss_bytes + k_process_reserve_bytes;
+  facts.default_budget_bytes = platform::default_budget_bytes(limits, own.rss_bytes);
+  const bool by_cgroup = limits.cgroup_limit_bytes && *limits.cgroup_limit_bytes < limits.total_bytes;
+  facts.default_budget_source = by_cgroup ? "memory cgroup " + limits.cgroup_path : "available memory";
+  return facts;
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gguf/reader.hpp"
+#include "kernels/ops.hpp"
+#include "model/binding.hpp"
+#include "model/hyper_params.hpp"
+#include "residency/plan.hpp"
+#include "residency/unit_map.hpp"
+#include "sluice/options.hpp"
+#include "storage/backend.hpp"
+#include "storage/file.hpp"
+#include "tokenizer/tokenizer.hpp"
+
+namespace sluice::engine {
+
+/// Everything that is known about a model before any weight is read.
+struct Prepared {
+  gguf::ModelFile file;
+  model::HyperParams params;
+  model::ModelTensors tensors;
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer;  ///< Null when the file has no vocabulary.
+  std::string chat_template;
+  std::vector<std::unique_ptr<storage::File>> shards;
+  residency::UnitMap units;
+  std::uint64_t load_read_bytes = 0;  ///< Read so far: the headers.
+};
+
+/// Parses the header of a model given by any shard; reads nothing else. Adds the bytes read to *read_bytes.
+gguf::ModelFile parse_header(const std::filesystem::path& path, std::uint64_t* read_bytes);
+
+/// Checks a parsed model against its architecture and builds vocabulary and unit map. The vocabulary's texts are
+/// dropped from the metadata when `keep_metadata` is false: they would be held twice.
+std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& options, bool keep_metadata);
+
+/// The planner's view of a prepared model; refers to both arguments.
+residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& ops);
+
+/// The planner's view of this machine and process right now.
+residency::MachineFacts machine_facts();
+
+}  // namespace sluice::engine

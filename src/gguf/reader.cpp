@@ -1,0 +1,240 @@
+#include "gguf/reader.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "base/checked.hpp"
+#include "base/error.hpp"
+#include "gguf/cursor.hpp"
+#include "gguf/foreign_file.hpp"
+#include "gguf/limits.hpp"
+#include "gguf/shards.hpp"
+#include "gguf/text.hpp"
+#include "gguf/value_reader.hpp"
+
+namespace sluice::gguf {
+namespace {
+
+constexpr std::string_view k_magic = "GGUF";
+constexpr std::string_view k_alignment_key = "general.alignment";
+constexpr std::uint32_t k_min_version = 2;
+constexpr std::uint32_t k_max_version = 3;
+/// A version above this is no future format but a damaged number.
+constexpr std::uint32_t k_max_plausible_version = 255;
+// Length, one byte of text, type id, one byte of value.
+constexpr std::uint64_t k_min_entry_bytes = 8 + 1 + 4 + 1;
+// Length, one byte of name, dimension count, one dimension, type id, offset.
+constexpr std::uint64_t k_min_tensor_bytes = 8 + 1 + 4 + 8 + 4 + 8;
+
+struct Header {
+  std::uint32_t version = 0;
+  std::uint64_t n_tensors = 0;
+  std::uint64_t n_entries = 0;
+};
+
+std::uint32_t read_version(Cursor& cursor) {
+  const std::uint64_t offset = cursor.position();
+  const auto version = cursor.number<std::uint32_t>("the format version");
+  if (version >= k_min_version && version <= k_max_version) return version;
+  const std::uint32_t swapped = __builtin_bswap32(version);
+  if (swapped >= 1 && swapped <= k_max_plausible_version) {
+    cursor.fail_at(offset,
+                   "the file is big-endian (version {} with its bytes swapped), for another kind of machine: get or "
+                   "convert the little-endian file",
+                   swapped);
+  }
+  if (version == 1) {
+    cursor.fail_at(offset,
+                   "GGUF version 1 is not supported (expected 2 or 3): it was replaced in 2023. Convert the model again "
+                   "or download a newer file");
+  }
+  if (version == 0 || version > k_max_plausible_version) {
+    cursor.fail_at(offset, "{} is no GGUF version (expected 2 or 3): the file is damaged", version);
+  }
+  cursor.fail_at(offset,
+                 "GGUF version {} is newer than this program knows (expected 2 or 3): update Sluice, or get an older "
+                 "file",
+                 version);
+}
+
+Header read_header(Cursor& cursor) {
+  Header header;
+  header.version = read_version(cursor);
+  const std::uint64_t counts_offset = cursor.position();
+  header.n_tensors = cursor.number<std::uint64_t>("the number of tensors");
+  header.n_entries = cursor.number<std::uint64_t>("the number of metadata entries");
+  if (header.n_tensors > k_max_tensors) {
+    cursor.fail_at(counts_offset, "the file claims {} tensors, more than the limit of {}: it is damaged",
+                   header.n_tensors, k_max_tensors);
+  }
+  if (header.n_entries > k_max_metadata_entries) {
+    cursor.fail_at(counts_offset + 8, "the file claims {} metadata entries, more than the limit of {}: it is damaged",
+                   header.n_entries, k_max_metadata_entries);
+  }
+  // Both counts are below their limits, so this cannot overflow.
+  cursor.require(header.n_entries * k_min_entry_bytes + header.n_tensors * k_min_tensor_bytes,
+                 "what the counts announce");
+  return header;
+}
+
+void read_metadata(Cursor& cursor, std::uint64_t n_entries, ModelFile& model) {
+  ValueReader values(cursor);
+  for (std::uint64_t entry_idx = 0; entry_idx < n_entries; ++entry_idx) {
+    cursor.set_context("metadata entry", entry_idx);
+    const std::uint64_t key_offset = cursor.position();
+    std::string key = cursor.string(k_max_key_bytes, "the key");
+    if (key.empty()) cursor.fail_at(key_offset, "the key is empty: the file is damaged");
+    if (!is_valid_utf8(key)) {
+      cursor.fail_at(key_offset, "the key \"{}\" is not valid UTF-8: the file is damaged", printable(key));
+    }
+    cursor.set_context("metadata entry", entry_idx, key);
+    const std::uint64_t value_offset = cursor.position();
+    Value value = values.read();
+    if (key == k_alignment_key) {
+      const auto* alignment = std::get_if<std::uint64_t>(&value.data);
+      if (alignment == nullptr || !base::is_power_of_two(*alignment) || *alignment < k_min_alignment_bytes ||
+          *alignment > k_max_alignment_bytes) {
+        cursor.fail_at(value_offset, "the alignment must be a power of two from {} to {}, but it is {} ({})",
+                       k_min_alignment_bytes, k_max_alignment_bytes, describe_value(value),
+                       value_type_name(value.type));
+      }
+      model.alignment_bytes = static_cast<std::uint32_t>(*alignment);
+    }
+    // The context must not point into the key once it has moved away.
+    cursor.set_context("metadata entry", entry_idx);
+    if (const Value* earlier = model.metadata.find(key); earlier != nullptr) {
+      cursor.fail_at(key_offset, "the key '{}' appears a second time: the file is damaged or was edited badly",
+                     printable(key));
+    }
+    model.metadata.add(std::move(key), std::move(value));
+  }
+}
+
+void read_dims(Cursor& cursor, TensorInfo& tensor) {
+  const std::uint64_t offset = cursor.position();
+  tensor.n_dims = cursor.number<std::uint32_t>("the number of dimensions");
+  if (tensor.n_dims == 0 || tensor.n_dims > k_max_dims) {
+    cursor.fail_at(offset, "the tensor has {} dimensions, expected 1 to {}: the file is damaged", tensor.n_dims,
+                   k_max_dims);
+  }
+  std::uint64_t n_elements = 1;
+  for (std::uint32_t dim_idx = 0; dim_idx < tensor.n_dims; ++dim_idx) {
+    const std::uint64_t dim_offset = cursor.position();
+    const auto dim = cursor.number<std::uint64_t>("a dimension");
+    if (dim == 0) cursor.fail_at(dim_offset, "dimension {} of the tensor is 0: the file is damaged", dim_idx);
+    const auto product = base::checked_mul(n_elements, dim);
+    if (!product || *product > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+      cursor.fail_at(dim_offset, "dimension {} of the tensor is {}: the tensor is too large to exist, the file is damaged",
+                     dim_idx, dim);
+    }
+    n_elements = *product;
+    tensor.dims[dim_idx] = dim;
+  }
+}
+
+/// Leaves the offset relative to the start of the data, which is not known before the last entry.
+TensorInfo read_tensor(Cursor& cursor, std::uint64_t tensor_idx, std::uint32_t alignment_bytes) {
+  cursor.set_context("tensor entry", tensor_idx);
+  TensorInfo tensor;
+  const std::uint64_t name_offset = cursor.position();
+  tensor.name = cursor.string(k_max_tensor_name_bytes, "the tensor name");
+  if (tensor.name.empty()) cursor.fail_at(name_offset, "the tensor name is empty: the file is damaged");
+  if (!is_valid_utf8(tensor.name)) {
+    cursor.fail_at(name_offset, "the tensor name \"{}\" is not valid UTF-8: the file is damaged",
+                   printable(tensor.name));
+  }
+  cursor.set_context("tensor entry", tensor_idx, tensor.name);
+  read_dims(cursor, tensor);
+
+  const std::uint64_t type_offset = cursor.position();
+  const auto type_id = cursor.number<std::uint32_t>("the tensor type");
+  const std::optional<TypeTraits> traits = find_type_traits(type_id);
+  if (!traits) {
+    cursor.fail_at(type_offset,
+                   "tensor type {} is unknown or was removed from the format: the file is damaged, made by a fork, or "
+                   "newer than this program",
+                   type_id);
+  }
+  tensor.type = traits->type;
+  if (tensor.dims[0] % traits->block_elements != 0) {
+    cursor.fail_at(type_offset, "rows of {} elements cannot be {}, whose blocks have {} elements", tensor.dims[0],
+                   traits->name, traits->block_elements);
+  }
+  // read_dims bounded the number of elements, so only the step from elements to bytes can overflow.
+  const auto size = base::checked_mul(tensor.n_elements() / traits->block_elements, traits->block_bytes);
+  if (!size) cursor.fail_at(type_offset, "the tensor is too large to exist: the file is damaged");
+  tensor.size_bytes = *size;
+
+  const std::uint64_t offset_offset = cursor.position();
+  tensor.offset_bytes = cursor.number<std::uint64_t>("the tensor offset");
+  if (tensor.offset_bytes % alignment_bytes != 0) {
+    cursor.fail_at(offset_offset, "the tensor offset {} is not a multiple of the alignment {}: the file is damaged",
+                   tensor.offset_bytes, alignment_bytes);
+  }
+  const auto end = base::checked_add(tensor.offset_bytes, tensor.size_bytes);
+  // Room for the header keeps the sum of all three below 2^64.
+  if (!end || *end > std::numeric_limits<std::uint64_t>::max() - 2 * k_max_header_bytes) {
+    cursor.fail_at(offset_offset, "the tensor offset {} lies beyond any possible file: the file is damaged",
+                   tensor.offset_bytes);
+  }
+  cursor.set_context("tensor entry", tensor_idx);
+  return tensor;
+}
+
+/// Requires tensors in order of offset.
+void check_extents(const ModelFile& model, const ParseOptions& options) {
+  const ShardInfo& shard = model.shards.front();
+  const TensorInfo* first_incomplete = nullptr;
+  std::uint64_t end = shard.data_offset_bytes;
+  const TensorInfo* previous = nullptr;
+  for (const TensorInfo& tensor : model.tensors) {
+    if (tensor.offset_bytes < end) {
+      base::fail(ErrorCode::invalid_file,
+                 "{}: byte {}: tensor '{}' overlaps tensor '{}', which ends at byte {}: the file is damaged", shard.path,
+                 tensor.offset_bytes, printable(tensor.name), printable(previous->name), end);
+    }
+    end = tensor.offset_bytes + tensor.size_bytes;
+    if (first_incomplete == nullptr && end > shard.file_bytes) first_incomplete = &tensor;
+    previous = &tensor;
+  }
+  if (first_incomplete == nullptr || options.allow_missing_data) return;
+  base::fail(ErrorCode::invalid_file,
+             "{}: the file ends at byte {}, but its tensors reach to byte {}: {} bytes are missing, and the first "
+             "incomplete tensor is '{}' (bytes {} to {}). The download is incomplete: resume or repeat it",
+             shard.path, shard.file_bytes, end, end - shard.file_bytes, printable(first_incomplete->name),
+             first_incomplete->offset_bytes, first_incomplete->offset_bytes + first_incomplete->size_bytes);
+}
+
+}  // namespace
+
+ModelFile parse_file(ByteSource& source, const ParseOptions& options) {
+  Cursor cursor(source);
+  if (source.size() < k_magic.size() || cursor.view(k_magic.size(), "the magic") != k_magic) {
+    base::fail(ErrorCode::invalid_file, "{}: byte 0: not a GGUF file: {}", source.name(),
+               describe_foreign_file(source));
+  }
+  ModelFile model;
+  model.metadata.source_name = source.name();
+  model.alignment_bytes = k_default_alignment_bytes;
+  const Header header = read_header(cursor);
+  model.version = header.version;
+  read_metadata(cursor, header.n_entries, model);
+  for (std::uint64_t tensor_idx = 0; tensor_idx < header.n_tensors; ++tensor_idx) {
+    model.tensors.push_back(read_tensor(cursor, tensor_idx, model.alignment_bytes));
+  }
+
+  ShardInfo shard{source.name(), source.size(), base::align_up(cursor.position(), model.alignment_bytes)};
+  // A file without tensors may end without the padding.
+  if (model.tensors.empty()) shard.data_offset_bytes = std::min(shard.data_offset_bytes, shard.file_bytes);
+  for (TensorInfo& tensor : model.tensors) tensor.offset_bytes += shard.data_offset_bytes;
+  model.shards.push_back(std::move(shard));
+  model.index_tensors();
+  check_extents(model, options);
+  read_split_keys(model);
+  return model;
+}
+
+}  // namespace sluice::gguf

@@ -1,0 +1,129 @@
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "kernels/cpu_ops.hpp"
+#include "kernels/cpu_scratch.hpp"
+#include "kernels/gemm.hpp"
+#include "kernels/vector_math.hpp"
+#include "platform/memory.hpp"
+
+namespace sluice::kernels {
+
+/// The CPU's operation table. Its member functions are spread over cpu_ops.cpp (memory, elementwise), cpu_matmul.cpp,
+/// cpu_experts.cpp and cpu_attention.cpp.
+///
+/// Work is cut into chunks by estimated time, which depends on shapes and thread counts; that is harmless because
+/// every output element is computed by one kernel call whose order of additions depends on its own row alone.
+class CpuOps final : public Ops {
+ public:
+  CpuOps(base::ThreadPool& pool, Isa isa);
+
+  const char* name() const noexcept override { return "cpu"; }
+  std::byte* allocate(std::size_t bytes) override;
+  std::size_t reserve(std::uint32_t max_rows, std::uint32_t max_cols, std::uint32_t max_hidden) override;
+  std::size_t scratch_bytes(std::uint32_t max_rows, std::uint32_t max_cols,
+                            std::uint32_t max_hidden) const override;
+  void upload(const void* host, std::byte* device, std::size_t bytes) override;
+  void download(const std::byte* device, void* host, std::size_t bytes) override;
+  void embed(const Weight& table, std::span<const std::int32_t> ids, Rows y) override;
+  void rms_norm(Rows x, const float* gain, float eps, Rows y) override;
+  void rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, float eps) override;
+  void matmul(Rows x, std::span<const Product> products) override;
+  void rope(Rows x, std::uint32_t head_dim, const RopeParams& params, std::span<const RowPosition> rows) override;
+  void store_kv(Rows k, Rows v, const KvShape& shape, std::uint32_t layer,
+                std::span<const RowPosition> rows) override;
+  void attention(Rows q, const KvShape& shape, std::uint32_t layer, const AttentionParams& params,
+                 std::span<const RowPosition> rows, Rows out) override;
+  void swiglu(Rows gate, Rows up, Rows out) override;
+  void add(Rows x, Rows y) override;
+  void route(Rows logits, const RouterParams& params, std::uint16_t* ids, float* weights) override;
+  void begin_experts(Rows x) override;
+  void run_experts(std::span<const ExpertCall> calls, Rows out) override;
+  void combine_experts(Rows expert_out, const float* weights, std::uint32_t n_used, Rows y) override;
+
+ private:
+  using ChunkTask = base::FunctionRef<void(std::size_t chunk, int thread)>;
+  using RowTask = base::FunctionRef<void(std::uint32_t row, int thread)>;
+
+  /// Runs the chunks on the pool, or on the caller alone when all of them take less time than waking a worker.
+  void for_chunks(std::size_t n_chunks, double total_ns, ChunkTask task);
+  void for_rows(std::uint32_t n_rows, double ns_per_row, RowTask task);
+  /// How long a chunk of a loop should take.
+  double chunk_ns(double total_ns) const noexcept;
+
+  /// The kernel of a weight. Throws Error(unsupported) for a type that has none.
+  const GemmKernel& kernel(const Weight& w) const;
+  /// Weight rows per chunk so that one takes about `target_ns` with `n_x` activation rows.
+  std::uint32_t chunk_rows(const Weight& w, std::uint32_t n_x, double target_ns) const noexcept;
+  static double row_ns(const Weight& w, std::uint32_t n_x) noexcept;
+  static std::uint32_t tile_rows(std::size_t x_row_bytes) noexcept;
+
+  struct Activations {
+    const std::byte* data = nullptr;
+    std::size_t row_bytes = 0;
+    const std::byte* row(std::size_t index) const noexcept { return data + index * row_bytes; }
+  };
+  /// Quantizes all rows of x to `out`.
+  Activations quantize(const GemmKernel& kernel, Rows x, std::byte* out);
+  void quantize_row(const GemmKernel& kernel, const float* x, std::size_t n, std::byte* out) const noexcept;
+  void multiply(Rows x, std::span<const Product> products);
+  static bool usable_in_place(Rows x) noexcept;
+
+  /// Consecutive rows of one expert call that share a wave.
+  struct Piece {
+    const ExpertCall* call = nullptr;
+    const GemmKernel* gate = nullptr;
+    const GemmKernel* up = nullptr;
+    const GemmKernel* down = nullptr;
+    std::uint32_t first = 0, n_rows = 0;  ///< Of the call's row lists.
+    std::uint32_t hidden_row = 0;         ///< Of the wave's hidden rows.
+    Activations gate_x, up_x, hidden;
+    bool gather_gate = false, gather_up = false;
+    std::size_t n_chunks = 0;
+    std::uint32_t chunk_rows = 0;
+  };
+  static constexpr std::size_t k_max_pieces = 128;
+  void quantize_expert_input(std::span<const ExpertCall> calls);
+  void run_wave(std::size_t n_pieces, Rows out);
+  Activations expert_input(const GemmKernel& kernel, const Piece& piece, std::size_t& gathered, bool& gather);
+  void gather_rows(const Piece& piece);
+  void hidden_chunk(const Piece& piece, std::size_t chunk, int thread);
+  void down_chunk(const Piece& piece, std::size_t chunk, int thread, Rows out);
+
+  struct AttentionPass;
+  void attend_tile(const AttentionPass& pass, std::size_t unit, int thread);
+  void attend_in_waves(const AttentionPass& pass, double total_ns);
+
+  struct RopeTable {
+    bool valid = false;
+    RopeParams params;
+    std::uint32_t n_rows = 0;
+    double magnitude = 1;
+  };
+  void prepare_rope(const RopeParams& params, std::span<const RowPosition> rows);
+
+  template <typename T = std::byte>
+  T* at(std::size_t offset) const noexcept {
+    return reinterpret_cast<T*>(scratch_.data() + offset);
+  }
+  template <typename T = float>
+  T* of_thread(int thread, std::size_t offset) const noexcept {
+    return at<T>(layout_.per_thread + static_cast<std::size_t>(thread) * layout_.thread.bytes + offset);
+  }
+
+  base::ThreadPool& pool_;
+  const VectorMath& math_;
+  const AttentionMath& attention_math_;
+  std::array<GemmKernel, 64> kernels_{};  ///< By type id.
+  std::vector<platform::MappedRegion> regions_;
+  platform::MappedRegion scratch_;
+  ScratchLayout layout_;
+  RopeTable rope_;
+  Rows expert_x_;
+  std::array<bool, 3> expert_x_ready_{};  ///< By ActivationFormat.
+  std::array<Piece, k_max_pieces> pieces_{};
+};
+
+}  // namespace sluice::kernels

@@ -1,0 +1,311 @@
+#include "model/forward.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.hpp"
+#include "base/checked.hpp"
+#include "base/error.hpp"
+#include "kernels/gemm.hpp"
+
+namespace sluice::model {
+namespace {
+
+using kernels::Product;
+using kernels::Rows;
+using kernels::Weight;
+using residency::ExpertPart;
+
+constexpr std::uint64_t k_buffer_alignment = 64;
+
+/// Floats of each buffer of a pass. Attention, FFN and output follow one another, so they share one area.
+struct BufferPlan {
+  std::uint32_t n_rows = 0, n_logits = 0;
+  std::uint64_t stream = 0;  ///< x and h together.
+  std::uint64_t area = 0;
+  std::uint64_t host = 0;    ///< Bytes.
+  std::uint64_t device_bytes() const { return (stream + area) * sizeof(float); }
+};
+
+std::uint64_t padded(std::uint64_t n_floats) { return base::align_up(n_floats, k_buffer_alignment / sizeof(float)); }
+
+BufferPlan plan_buffers(const HyperParams& params, std::uint32_t n_rows) {
+  BufferPlan plan;
+  plan.n_rows = n_rows;
+  const std::uint64_t rows = n_rows;
+  const std::uint64_t embd = padded(rows * params.n_embd);
+  plan.stream = 2 * embd;
+  const std::uint64_t attention = padded(rows * params.q_dim()) + padded(rows * params.k_dim()) + padded(rows * params.v_dim()) +
+                                  padded(rows * params.n_heads * params.v_head_dim);
+  std::uint64_t ffn = 2 * padded(rows * params.n_ff);
+  if (params.is_moe()) {
+    const std::uint64_t routed = rows * params.n_experts_used;
+    ffn = std::max(ffn, padded(rows * params.n_experts) + padded(routed * params.n_embd));
+    plan.host = routed * (sizeof(std::uint16_t) + sizeof(float) + 2 * sizeof(std::uint32_t)) +
+                params.n_experts * (sizeof(std::uint32_t) + sizeof(residency::UnitCache::Want));
+  }
+  // Several rows of logits share one read of the output matrix; as many as take the room of the stream.
+  plan.n_logits = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(plan.stream / std::max(params.n_vocab, 1u), 1, 64));
+  plan.n_logits = std::min(plan.n_logits, n_rows);
+  plan.host += std::uint64_t{params.n_vocab} * sizeof(float);
+  plan.area = std::max({attention, ffn, padded(std::uint64_t{plan.n_logits} * params.n_vocab)});
+  return plan;
+}
+
+std::uint32_t widest_input(const HyperParams& params) {
+  return std::max({params.n_embd, params.n_heads * params.v_head_dim, params.n_ff, params.n_ff_expert});
+}
+
+Weight make_weight(const gguf::TensorInfo* tensor, const residency::WeightStore& store) {
+  if (tensor == nullptr) return {};
+  const std::byte* data = store.find(*tensor);
+  SLUICE_CHECK(data != nullptr);
+  return {data, tensor->type, static_cast<std::uint32_t>(tensor->dims[0]), static_cast<std::uint32_t>(tensor->dims[1]),
+          gguf::row_bytes(tensor->type, tensor->dims[0])};
+}
+
+const float* make_vector(const gguf::TensorInfo* tensor, const residency::WeightStore& store) {
+  return tensor == nullptr ? nullptr : reinterpret_cast<const float*>(make_weight(tensor, store).data);
+}
+
+Weight make_weight(const residency::LayerUnits& layer, const residency::Lease& lease, ExpertPart part) {
+  const residency::PartShape& shape = layer.shapes[static_cast<std::size_t>(part)];
+  return {lease.part(part), shape.type, shape.n_in, shape.n_out, shape.row_bytes};
+}
+
+void check_cancel(const std::atomic<bool>* cancel) {
+  if (cancel != nullptr && cancel->load(std::memory_order_relaxed)) throw Error(ErrorCode::cancelled, "the computation was cancelled");
+}
+
+/// Ends the cache's fetch however the layer ends.
+class FetchGuard {
+ public:
+  explicit FetchGuard(residency::UnitCache& cache) : cache_(cache) {}
+  ~FetchGuard() { cache_.abandon(); }
+  FetchGuard(const FetchGuard&) = delete;
+  FetchGuard& operator=(const FetchGuard&) = delete;
+
+ private:
+  residency::UnitCache& cache_;
+};
+
+}  // namespace
+
+std::uint64_t Forward::scratch_bytes(const HyperParams& params, const kernels::Ops& ops, std::uint32_t n_rows) {
+  const BufferPlan plan = plan_buffers(params, n_rows);
+  return plan.device_bytes() + plan.host + ops.scratch_bytes(n_rows, widest_input(params), params.n_ff_expert);
+}
+
+Forward::Forward(const HyperParams& params, const ModelTensors& tensors, const residency::UnitMap& units, kernels::Ops& ops,
+                 const residency::WeightStore& store, residency::UnitCache* cache, std::uint32_t max_rows)
+    : params_(params), rope_(params.rope), units_(units), ops_(ops), cache_(cache) {
+  SLUICE_CHECK(params.is_moe() == (cache != nullptr));
+  for (const residency::LayerUnits& layer : units.layers) {
+    for (std::size_t part = 0; part < residency::k_n_expert_parts; ++part) {
+      if (kernels::find_gemm(layer.shapes[part].type, kernels::Isa::scalar).gemm == nullptr) {
+        base::fail(ErrorCode::unsupported, "blk.{}.{}_exps.weight has type {}, which is not a weight type", layer.layer_idx,
+                   residency::expert_part_name(static_cast<ExpertPart>(part)), gguf::type_name(layer.shapes[part].type));
+      }
+    }
+  }
+  token_embd_ = make_weight(tensors.token_embd, store);
+  output_ = make_weight(tensors.output, store);
+  output_norm_ = make_vector(tensors.output_norm, store);
+  rope_.freq_factors = make_vector(tensors.rope_freqs, store);
+  layers_.reserve(tensors.layers.size());
+  for (const LayerTensors& from : tensors.layers) {
+    LayerWeights layer;
+    layer.attn_norm = make_vector(from.attn_norm, store);
+    layer.q = make_weight(from.q, store);
+    layer.k = make_weight(from.k, store);
+    layer.v = make_weight(from.v, store);
+    layer.q_bias = make_vector(from.q_bias, store);
+    layer.k_bias = make_vector(from.k_bias, store);
+    layer.v_bias = make_vector(from.v_bias, store);
+    layer.q_norm = make_vector(from.q_norm, store);
+    layer.k_norm = make_vector(from.k_norm, store);
+    layer.attn_out = make_weight(from.attn_out, store);
+    layer.attn_out_bias = make_vector(from.attn_out_bias, store);
+    layer.ffn_norm = make_vector(from.ffn_norm, store);
+    layer.router = make_weight(from.router, store);
+    layer.gate = make_weight(from.ffn_gate, store);
+    layer.up = make_weight(from.ffn_up, store);
+    layer.down = make_weight(from.ffn_down, store);
+    layers_.push_back(layer);
+  }
+
+  const BufferPlan plan = plan_buffers(params, max_rows);
+  ops_.reserve(max_rows, widest_input(params), params.n_ff_expert);
+  auto* stream = reinterpret_cast<float*>(ops_.allocate(plan.stream * sizeof(float)));
+  auto* area = reinterpret_cast<float*>(ops_.allocate(plan.area * sizeof(float)));
+  const auto carve = [](float*& from, std::uint32_t n_rows, std::uint32_t n_cols) {
+    const Rows rows{from, n_rows, n_cols, n_cols};
+    from += padded(std::uint64_t{n_rows} * n_cols);
+    return rows;
+  };
+  x_ = carve(stream, max_rows, params.n_embd);
+  h_ = carve(stream, max_rows, params.n_embd);
+  float* next = area;
+  q_ = carve(next, max_rows, params.q_dim());
+  k_ = carve(next, max_rows, params.k_dim());
+  v_ = carve(next, max_rows, params.v_dim());
+  a_ = carve(next, max_rows, params.n_heads * params.v_head_dim);
+  next = area;
+  gate_ = carve(next, max_rows, params.n_ff);
+  up_ = carve(next, max_rows, params.n_ff);
+  next = area;
+  if (params.is_moe()) {
+    router_logits_ = carve(next, max_rows, params.n_experts);
+    expert_out_ = carve(next, max_rows * params.n_experts_used, params.n_embd);
+    const std::size_t routed = std::size_t{max_rows} * params.n_experts_used;
+    expert_ids_.resize(routed);
+    expert_weights_.resize(routed);
+    in_rows_.resize(routed);
+    out_rows_.resize(routed);
+    group_begin_.resize(params.n_experts + 1);
+    wants_.reserve(params.n_experts);
+  }
+  logits_ = {area, plan.n_logits, params.n_vocab, params.n_vocab};
+  host_logits_.resize(params.n_vocab);
+}
+
+void Forward::run(const PassRows& rows, const std::atomic<bool>* cancel, LogitsReceiver receiver) {
+  const auto n_rows = static_cast<std::uint32_t>(rows.tokens.size());
+  SLUICE_CHECK(n_rows >= 1 && n_rows <= x_.n_rows && rows.positions.size() == n_rows);
+  check_cancel(cancel);
+  n_tokens_done_ += n_rows;
+  ops_.embed(token_embd_, rows.tokens, x_.first(n_rows));
+  for (std::uint32_t layer_idx = 0; layer_idx < params_.n_layers; ++layer_idx) {
+    check_cancel(cancel);
+    attention(layer_idx, rows);
+    ops_.rms_norm(x_.first(n_rows), layers_[layer_idx].ffn_norm, params_.norm_eps, h_.first(n_rows));
+    if (params_.is_moe()) {
+      experts(layer_idx, n_rows, cancel);
+    } else {
+      dense_ffn(layer_idx, n_rows);
+    }
+  }
+  output(rows, receiver);
+}
+
+void Forward::attention(std::uint32_t layer_idx, const PassRows& rows) {
+  const auto n_rows = static_cast<std::uint32_t>(rows.tokens.size());
+  const LayerWeights& layer = layers_[layer_idx];
+  const Rows x = x_.first(n_rows), h = h_.first(n_rows);
+  const Rows q = q_.first(n_rows), k = k_.first(n_rows), v = v_.first(n_rows), a = a_.first(n_rows);
+  ops_.rms_norm(x, layer.attn_norm, params_.norm_eps, h);
+  const std::array<Product, 3> qkv = {{{layer.q, q, layer.q_bias}, {layer.k, k, layer.k_bias}, {layer.v, v, layer.v_bias}}};
+  ops_.matmul(h, qkv);
+  if (params_.has_qk_norm) {
+    ops_.rms_norm_heads(q, params_.k_head_dim, layer.q_norm, params_.norm_eps);
+    ops_.rms_norm_heads(k, params_.k_head_dim, layer.k_norm, params_.norm_eps);
+  }
+  ops_.rope(q, params_.k_head_dim, rope_, rows.positions);
+  ops_.rope(k, params_.k_head_dim, rope_, rows.positions);
+  const kernels::KvShape shape = params_.kv_shape();
+  ops_.store_kv(k, v, shape, layer_idx, rows.positions);
+  kernels::AttentionParams attention_params;
+  attention_params.n_heads = params_.n_heads;
+  attention_params.scale = params_.attention_scale;
+  ops_.attention(q, shape, layer_idx, attention_params, rows.positions, a);
+  const std::array<Product, 1> out = {{{layer.attn_out, h, layer.attn_out_bias}}};
+  ops_.matmul(a, out);
+  ops_.add(h, x);
+}
+
+void Forward::dense_ffn(std::uint32_t layer_idx, std::uint32_t n_rows) {
+  const LayerWeights& layer = layers_[layer_idx];
+  const Rows h = h_.first(n_rows), gate = gate_.first(n_rows), up = up_.first(n_rows);
+  const std::array<Product, 2> in = {{{layer.gate, gate, nullptr}, {layer.up, up, nullptr}}};
+  ops_.matmul(h, in);
+  ops_.swiglu(gate, up, gate);
+  const std::array<Product, 1> out = {{{layer.down, h, nullptr}}};
+  ops_.matmul(gate, out);
+  ops_.add(h, x_.first(n_rows));
+}
+
+void Forward::group_by_expert(std::uint32_t n_rows) {
+  const std::uint32_t n_used = params_.n_experts_used;
+  const std::uint32_t n_routed = n_rows * n_used;
+  std::fill(group_begin_.begin(), group_begin_.end(), 0u);
+  for (std::uint32_t i = 0; i < n_routed; ++i) ++group_begin_[expert_ids_[i] + 1u];
+  for (std::uint32_t expert = 0; expert < params_.n_experts; ++expert) group_begin_[expert + 1] += group_begin_[expert];
+  // Counting sort; group_begin_ is moved forward while filling and set back afterwards.
+  for (std::uint32_t i = 0; i < n_routed; ++i) {
+    const std::uint32_t place = group_begin_[expert_ids_[i]]++;
+    in_rows_[place] = i / n_used;
+    out_rows_[place] = i;
+  }
+  for (std::uint32_t expert = params_.n_experts; expert > 0; --expert) group_begin_[expert] = group_begin_[expert - 1];
+  group_begin_[0] = 0;
+}
+
+void Forward::experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::atomic<bool>* cancel) {
+  using residency::Lease;
+  using residency::UnitCache;
+  const std::uint32_t n_used = params_.n_experts_used;
+  const LayerWeights& layer = layers_[layer_idx];
+  const Rows h = h_.first(n_rows);
+  const std::array<Product, 1> routing = {{{layer.router, router_logits_.first(n_rows), nullptr}}};
+  ops_.matmul(h, routing);
+  ops_.route(router_logits_.first(n_rows), params_.router, expert_ids_.data(), expert_weights_.data());
+  group_by_expert(n_rows);
+
+  wants_.clear();
+  const bool decode = n_rows == 1;
+  if (decode) {
+    for (std::uint32_t rank = 0; rank < n_used; ++rank) wants_.push_back({expert_ids_[rank], 1});
+  } else {
+    // By rising id, which is the order they lie in the file.
+    for (std::uint32_t expert = 0; expert < params_.n_experts; ++expert) {
+      const std::uint32_t count = group_begin_[expert + 1] - group_begin_[expert];
+      if (count != 0) wants_.push_back({expert, count});
+    }
+  }
+
+  // A batch shares the worker threads. It stays small when many experts pass through few slots, so that reads go
+  // on while it is computed.
+  constexpr std::size_t k_max_batch = 16;
+  std::array<Lease, k_max_batch> leases;
+  std::array<kernels::ExpertCall, k_max_batch> calls;
+  const residency::LayerUnits& units = units_.layers[static_cast<std::size_t>(units_.index_of_layer[layer_idx])];
+  const std::size_t batch = wants_.size() <= k_max_batch ? k_max_batch : 2;
+  cache_->begin(layer_idx, wants_, decode ? UnitCache::Admission::always : UnitCache::Admission::if_better, n_tokens_done_);
+  const FetchGuard guard(*cache_);
+  ops_.begin_experts(h);
+  const Rows out = expert_out_.first(n_rows * n_used);
+  while (const std::size_t n = cache_->next(std::span(leases).first(batch))) {
+    check_cancel(cancel);
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::uint32_t expert = leases[i].expert();
+      const std::uint32_t begin = group_begin_[expert], count = group_begin_[expert + 1] - begin;
+      calls[i] = {make_weight(units, leases[i], ExpertPart::gate), make_weight(units, leases[i], ExpertPart::up),
+                  make_weight(units, leases[i], ExpertPart::down), std::span(in_rows_).subspan(begin, count),
+                  std::span(out_rows_).subspan(begin, count)};
+    }
+    ops_.run_experts(std::span(calls).first(n), out);
+    for (std::size_t i = 0; i < n; ++i) leases[i] = Lease();
+  }
+  ops_.combine_experts(out, expert_weights_.data(), n_used, x_.first(n_rows));
+}
+
+void Forward::output(const PassRows& rows, LogitsReceiver receiver) {
+  std::size_t done = 0;
+  while (done < rows.logits_rows.size()) {
+    const auto n = static_cast<std::uint32_t>(std::min<std::size_t>(logits_.n_rows, rows.logits_rows.size() - done));
+    for (std::uint32_t i = 0; i < n; ++i) {
+      Rows from = x_.from(rows.logits_rows[done + i]).first(1);
+      ops_.rms_norm(from, output_norm_, params_.norm_eps, h_.from(i).first(1));
+    }
+    const std::array<Product, 1> product = {{{output_, logits_.first(n), nullptr}}};
+    ops_.matmul(h_.first(n), product);
+    for (std::uint32_t i = 0; i < n; ++i) {
+      const Rows row = logits_.from(i);
+      ops_.download(reinterpret_cast<const std::byte*>(row.data), host_logits_.data(), host_logits_.size() * sizeof(float));
+      receiver(done + i, host_logits_);
+    }
+    done += n;
+  }
+}
+
+}  // namespace sluice::model

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sluice/options.hpp"
+#include "sluice/plan.hpp"
+
+namespace sluice::residency {
+
+/// The experts of one layer as the planner sees them.
+struct ExpertLayerFacts {
+  std::uint32_t n_experts = 0;
+  std::uint32_t n_used = 0;
+  std::uint64_t slot_bytes = 0;  ///< One expert with its read windows.
+};
+
+struct ModelFacts {
+  /// Always-used weights by role, as they lie in memory (read windows included in the last entry, "alignment").
+  std::vector<std::pair<Role, std::uint64_t>> pinned_bytes;
+  std::uint64_t alignment_bytes = 0;   ///< What read windows add to the pinned weights.
+  std::vector<ExpertLayerFacts> expert_layers;
+  std::uint64_t kv_page_bytes = 0;     ///< Of one page of all layers.
+  std::uint32_t kv_page_tokens = 1;
+  std::uint32_t n_ctx_train = 0;
+  /// Bytes of activations and scratch for passes of n rows; grows with n.
+  std::function<std::uint64_t(std::uint32_t n_rows)> scratch_bytes;
+};
+
+struct MachineFacts {
+  std::uint64_t default_budget_bytes = 0;
+  std::string default_budget_source;
+  std::uint64_t process_bytes = 0;  ///< Program, vocabulary, thread stacks: all that is not planned below.
+};
+
+/// A plan and what the engine needs to carry it out.
+struct Placement {
+  Plan plan;
+  std::vector<std::uint32_t> slots_per_layer;  ///< For each expert layer: slots that keep experts.
+  std::uint32_t n_transit = 0;                 ///< Slots all layers share; experts only pass through.
+  std::uint64_t transit_slot_bytes = 0;
+};
+
+// Limits of the planner.
+constexpr std::uint32_t k_max_chunk = 512;       ///< Rows of the largest pass the planner chooses by itself.
+constexpr std::uint32_t k_min_chunk = 4;
+constexpr std::uint32_t k_default_ctx = 4096;
+constexpr std::uint32_t k_min_auto_ctx = 512;    ///< The planner shrinks a context nobody asked for down to this.
+constexpr std::uint32_t k_extra_transit = 2;     ///< Transit slots beyond one token's experts, so reads go on.
+
+/// Makes the memory plan: pure. Order: process, KV, always-used weights, scratch, transit slots, then the rest of
+/// the budget for expert slots, spread evenly over the layers. Throws Error(budget) when the floors do not fit; the message
+/// says the floor, who takes what, and the nearest budget that works. Throws Error(invalid_argument) for a context beyond the model's.
+Placement make_plan(const ModelFacts& model, const MachineFacts& machine, const OpenOptions& options);
+
+}  // namespace sluice::residency

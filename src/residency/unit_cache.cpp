@@ -1,0 +1,299 @@
+#include "residency/unit_cache.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/check.hpp"
+#include "base/checked.hpp"
+#include "base/clock.hpp"
+#include "base/error.hpp"
+
+namespace sluice::residency {
+namespace {
+
+constexpr std::size_t k_max_units_in_flight = 256;
+
+std::uint64_t request_id(std::uint32_t slot_idx, std::size_t part) { return std::uint64_t{slot_idx} * 4 + part; }
+
+}  // namespace
+
+Lease::Lease(Lease&& other) noexcept : cache_(std::exchange(other.cache_, nullptr)), slot_(other.slot_) {}
+
+Lease& Lease::operator=(Lease&& other) noexcept {
+  if (this != &other) {
+    if (cache_ != nullptr) cache_->release(slot_);
+    cache_ = std::exchange(other.cache_, nullptr);
+    slot_ = other.slot_;
+  }
+  return *this;
+}
+
+Lease::~Lease() {
+  if (cache_ != nullptr) cache_->release(slot_);
+}
+
+std::uint32_t Lease::expert() const noexcept { return cache_->slots_[slot_].expert; }
+
+const std::byte* Lease::part(ExpertPart part) const noexcept {
+  const auto& slot = cache_->slots_[slot_];
+  const LayerUnits& layer = cache_->map_.layers[slot.layer];
+  const auto idx = static_cast<std::size_t>(part);
+  const UnitPart& where = layer.experts[slot.expert][idx];
+  const std::uint32_t alignment = cache_->store_.file(where.shard_idx).alignment_bytes();
+  return slot.data + layer.slot_offset[idx] + (where.offset_bytes & (alignment - 1));
+}
+
+UnitCache::UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, const Placement& placement,
+                     CachePolicy policy, WeightStore& store)
+    : model_file_(model_file), map_(map), store_(store) {
+  SLUICE_CHECK(placement.slots_per_layer.size() == map.layers.size());
+  std::uint64_t bytes = 0;
+  std::size_t n_slots = placement.n_transit, n_units = 0, max_experts = 0;
+  for (std::size_t i = 0; i < map.layers.size(); ++i) {
+    bytes += placement.slots_per_layer[i] * map.layers[i].slot_bytes;
+    n_slots += placement.slots_per_layer[i];
+    n_units += map.layers[i].n_experts;
+    max_experts = std::max<std::size_t>(max_experts, map.layers[i].n_experts);
+  }
+  bytes += placement.n_transit * placement.transit_slot_bytes;
+  slabs_ = platform::MappedRegion::allocate(bytes, true);
+  slots_.resize(n_slots);
+  slot_of_.assign(n_units, k_no_slot);
+  std::uint64_t offset = 0;
+  std::uint32_t slot_idx = 0;
+  std::size_t base = 0;
+  for (std::size_t i = 0; i < map.layers.size(); ++i) {
+    first_slot_.push_back(slot_idx);
+    layer_base_.push_back(base);
+    base += map.layers[i].n_experts;
+    for (std::uint32_t n = 0; n < placement.slots_per_layer[i]; ++n, ++slot_idx) {
+      slots_[slot_idx].data = slabs_.data() + offset;
+      offset += map.layers[i].slot_bytes;
+    }
+    policies_.emplace_back(policy, map.layers[i].n_experts);
+  }
+  first_slot_.push_back(slot_idx);
+  first_transit_ = slot_idx;
+  for (std::uint32_t n = 0; n < placement.n_transit; ++n, ++slot_idx) {
+    slots_[slot_idx].data = slabs_.data() + offset;
+    slots_[slot_idx].transit = true;
+    offset += placement.transit_slot_bytes;
+  }
+  max_in_flight_ = std::min(n_slots, k_max_units_in_flight);
+  pending_.reserve(max_experts);
+  waiting_.reserve(max_experts);
+  ready_.reserve(max_experts);
+}
+
+UnitCache::~UnitCache() {
+  abandon();
+  // The slabs must outlive every read that is under way.
+  while (n_in_flight_ != 0) complete(1);
+}
+
+void UnitCache::begin(std::uint32_t layer_idx, std::span<const Want> wants, Admission admission, std::uint64_t now) {
+  abandon();
+  const int index = map_.index_of_layer[layer_idx];
+  SLUICE_CHECK(index >= 0);
+  fetch_layer_ = static_cast<std::uint32_t>(index);
+  admission_ = admission;
+  now_ = now;
+  pending_.clear();
+  next_pending_ = 0;
+  waiting_.clear();
+  ready_.clear();
+  next_ready_ = 0;
+  // Hits are leased before any victim is chosen, so that a miss cannot evict what this very step wants.
+  for (const Want& want : wants) {
+    policies_[fetch_layer_].touch(want.expert, now, want.n_rows);
+    const std::int32_t slot_idx = slot_of(fetch_layer_, want.expert);
+    if (slot_idx == k_no_slot) {
+      pending_.push_back(want.expert);
+      continue;
+    }
+    Slot& slot = slots_[static_cast<std::size_t>(slot_idx)];
+    ++slot.n_leases;
+    if (slot.state == SlotState::ready) {
+      ++statistics_.n_hits;
+      ready_.push_back(static_cast<std::uint32_t>(slot_idx));
+    } else {
+      ++statistics_.n_joins;
+      waiting_.push_back(static_cast<std::uint32_t>(slot_idx));
+    }
+  }
+  statistics_.n_misses += pending_.size();
+  issue_pending();
+}
+
+std::int32_t UnitCache::choose_slot(std::uint32_t layer, std::uint32_t expert) {
+  std::int32_t victim = k_no_slot;
+  double victim_score = 0;
+  for (std::uint32_t i = first_slot_[layer]; i < first_slot_[layer + 1]; ++i) {
+    const Slot& slot = slots_[i];
+    if (slot.state == SlotState::free) return static_cast<std::int32_t>(i);
+    if (slot.state != SlotState::ready || slot.n_leases != 0) continue;
+    const double score = policies_[layer].score(slot.expert, now_);
+    if (victim == k_no_slot || score < victim_score) {
+      victim = static_cast<std::int32_t>(i);
+      victim_score = score;
+    }
+  }
+  if (victim != k_no_slot &&
+      (admission_ == Admission::always || victim_score < policies_[layer].score(expert, now_))) {
+    return victim;
+  }
+  for (std::uint32_t i = first_transit_; i < slots_.size(); ++i) {
+    if (slots_[i].state == SlotState::free) return static_cast<std::int32_t>(i);
+  }
+  return k_no_slot;
+}
+
+void UnitCache::issue_pending() {
+  while (next_pending_ < pending_.size() && n_in_flight_ < max_in_flight_) {
+    const std::uint32_t expert = pending_[next_pending_];
+    const std::int32_t slot_idx = choose_slot(fetch_layer_, expert);
+    if (slot_idx == k_no_slot) return;
+    ++next_pending_;
+    const auto idx = static_cast<std::uint32_t>(slot_idx);
+    empty_slot(idx);
+    start_read(idx, fetch_layer_, expert);
+    ++slots_[idx].n_leases;
+    waiting_.push_back(idx);
+  }
+}
+
+void UnitCache::start_read(std::uint32_t slot_idx, std::uint32_t layer, std::uint32_t expert) {
+  Slot& slot = slots_[slot_idx];
+  const LayerUnits& units = map_.layers[layer];
+  slot.layer = layer;
+  slot.expert = expert;
+  slot.state = SlotState::reading;
+  slot.n_reading = k_n_expert_parts;
+  slot.error = 0;
+  slot_of(layer, expert) = static_cast<std::int32_t>(slot_idx);
+  std::array<storage::ReadRequest, k_n_expert_parts> requests;
+  for (std::size_t part = 0; part < k_n_expert_parts; ++part) {
+    const UnitPart& where = units.experts[expert][part];
+    requests[part] = {&store_.file(where.shard_idx), where.offset_bytes, units.shapes[part].bytes(),
+                      slot.data + units.slot_offset[part], request_id(slot_idx, part), storage::Priority::demand};
+  }
+  store_.queue().submit(requests);
+  ++n_in_flight_;
+}
+
+void UnitCache::complete(std::size_t min_count) {
+  std::array<storage::ReadResult, 64> results;
+  const std::size_t n = store_.queue().wait(results, min_count);
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto slot_idx = static_cast<std::uint32_t>(results[i].id / 4);
+    Slot& slot = slots_[slot_idx];
+    if (results[i].error != 0 && slot.error == 0) {
+      slot.error = results[i].error;
+      slot.error_part = static_cast<std::uint8_t>(results[i].id % 4);
+      slot.error_offset = results[i].error_offset;
+    }
+    if (--slot.n_reading != 0) continue;
+    --n_in_flight_;
+    slot.state = slot.error == 0 ? SlotState::ready : SlotState::failed;
+    // Nobody waits for it any more: keep it if it has a place of its own.
+    if (slot.n_leases == 0 && (slot.transit || slot.state == SlotState::failed)) empty_slot(slot_idx);
+  }
+}
+
+std::size_t UnitCache::next(std::span<Lease> out) {
+  SLUICE_CHECK(!out.empty());
+  for (;;) {
+    // Slots released since the last call may serve experts that found none.
+    issue_pending();
+    // Takes in what has arrived without blocking, so that arrivals join this batch.
+    if (!waiting_.empty()) complete(0);
+    for (std::size_t i = 0; i < waiting_.size();) {
+      const std::uint32_t slot_idx = waiting_[i];
+      if (slots_[slot_idx].state == SlotState::reading) {
+        ++i;
+        continue;
+      }
+      waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+      if (slots_[slot_idx].state == SlotState::failed) fail_unit(slot_idx);
+      ready_.push_back(slot_idx);
+    }
+    if (next_ready_ < ready_.size()) break;
+    ready_.clear();
+    next_ready_ = 0;
+    if (waiting_.empty() && next_pending_ == pending_.size()) return 0;
+    // Either this fetch's reads are under way, or reads nobody waits for hold the slots it needs.
+    SLUICE_CHECK(n_in_flight_ != 0);
+    const std::uint64_t start = base::now_ns();
+    complete(1);
+    statistics_.stall_ns += base::now_ns() - start;
+  }
+  std::size_t n = 0;
+  while (n < out.size() && next_ready_ < ready_.size()) out[n++] = Lease(this, ready_[next_ready_++]);
+  return n;
+}
+
+void UnitCache::abandon() noexcept {
+  for (std::uint32_t slot_idx : waiting_) release(slot_idx);
+  for (std::size_t i = next_ready_; i < ready_.size(); ++i) release(ready_[i]);
+  waiting_.clear();
+  ready_.clear();
+  next_ready_ = 0;
+  pending_.clear();
+  next_pending_ = 0;
+}
+
+void UnitCache::fail_unit(std::uint32_t slot_idx) {
+  const Slot slot = slots_[slot_idx];
+  release(slot_idx);
+  abandon();
+  const LayerUnits& layer = map_.layers[slot.layer];
+  const UnitPart& where = layer.experts[slot.expert][slot.error_part];
+  base::fail(ErrorCode::io, "{}: reading tensor {} failed at offset {}: {}; check the drive and the file",
+             store_.file(where.shard_idx).path(),
+             unit_tensor_name(model_file_, layer.layer_idx, slot.expert, static_cast<ExpertPart>(slot.error_part)),
+             slot.error_offset, std::strerror(slot.error));
+}
+
+void UnitCache::release(std::uint32_t slot_idx) noexcept {
+  Slot& slot = slots_[slot_idx];
+  SLUICE_CHECK(slot.n_leases != 0);
+  if (--slot.n_leases != 0 || slot.state == SlotState::reading) return;
+  if (slot.transit || slot.state == SlotState::failed) empty_slot(slot_idx);
+}
+
+void UnitCache::empty_slot(std::uint32_t slot_idx) noexcept {
+  Slot& slot = slots_[slot_idx];
+  SLUICE_CHECK(slot.state != SlotState::reading && slot.n_leases == 0);
+  if (slot.state != SlotState::free) slot_of(slot.layer, slot.expert) = k_no_slot;
+  slot.state = SlotState::free;
+}
+
+void UnitCache::preload() {
+  for (std::uint32_t layer = 0; layer < map_.layers.size(); ++layer) {
+    for (std::uint32_t expert = 0; expert < map_.layers[layer].n_experts; ++expert) {
+      if (slot_of(layer, expert) != k_no_slot) continue;
+      std::uint32_t slot_idx = first_slot_[layer];
+      while (slot_idx < first_slot_[layer + 1] && slots_[slot_idx].state != SlotState::free) ++slot_idx;
+      if (slot_idx == first_slot_[layer + 1]) break;
+      while (n_in_flight_ >= max_in_flight_) complete(1);
+      start_read(slot_idx, layer, expert);
+    }
+  }
+  while (n_in_flight_ != 0) complete(1);
+  for (std::uint32_t layer = 0; layer < map_.layers.size(); ++layer) {
+    for (std::uint32_t expert = 0; expert < map_.layers[layer].n_experts; ++expert) {
+      if (slot_of(layer, expert) != k_no_slot) continue;
+      // A failed read emptied its slot; reading it again on its own gives the error its place.
+      if (first_slot_[layer + 1] - first_slot_[layer] < map_.layers[layer].n_experts) continue;
+      const Want want{expert, 0};
+      begin(map_.layers[layer].layer_idx, {&want, 1}, Admission::always, 0);
+      std::array<Lease, 1> lease;
+      while (next(lease) != 0) lease[0] = Lease();
+    }
+  }
+}
+
+}  // namespace sluice::residency

@@ -1,0 +1,133 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "platform/memory.hpp"
+#include "residency/cache_policy.hpp"
+#include "residency/plan.hpp"
+#include "residency/unit_map.hpp"
+#include "residency/weight_store.hpp"
+
+namespace sluice::residency {
+
+class UnitCache;
+
+/// While it lives, the slot of one expert is neither evicted nor overwritten. Move-only.
+class Lease {
+ public:
+  Lease() = default;
+  Lease(Lease&& other) noexcept;
+  Lease& operator=(Lease&& other) noexcept;
+  ~Lease();
+
+  explicit operator bool() const noexcept { return cache_ != nullptr; }
+  std::uint32_t expert() const noexcept;
+  /// Start of one part's weights (rows of the part's shape). Any byte alignment.
+  const std::byte* part(ExpertPart part) const noexcept;
+
+ private:
+  friend class UnitCache;
+  Lease(UnitCache* cache, std::uint32_t slot) noexcept : cache_(cache), slot_(slot) {}
+  UnitCache* cache_ = nullptr;
+  std::uint32_t slot_ = 0;
+};
+
+struct CacheStatistics {
+  std::uint64_t n_hits = 0, n_misses = 0, n_joins = 0;
+  std::uint64_t stall_ns = 0;
+};
+
+/// The experts of a model in slots of RAM, filled by direct reads.
+///
+/// Each layer has slots of its own, sized for its experts, whose contents its policy orders; a set of transit
+/// slots serves all layers when a layer's own are taken. One fetch is active at a time; used by one thread.
+class UnitCache {
+ public:
+  /// Borrows everything; all must outlive the cache. Allocates and pre-faults all slots. Throws Error(budget).
+  UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, const Placement& placement, CachePolicy policy,
+            WeightStore& store);
+  ~UnitCache();
+  UnitCache(const UnitCache&) = delete;
+  UnitCache& operator=(const UnitCache&) = delete;
+
+  /// One expert a layer wants, and for how many rows (its weight in the use statistics).
+  struct Want {
+    std::uint32_t expert = 0;
+    std::uint32_t n_rows = 1;
+  };
+  /// How misses may displace what is cached: decode always admits the newest, prefill only what scores higher, so
+  /// that a long prompt does not sweep the cache.
+  enum class Admission : std::uint8_t { always, if_better };
+
+  /// Starts a fetch: all misses that find a slot are submitted together, before anything is computed. `wants` names
+  /// each expert at most once. `now` is the token clock. Ends any earlier fetch.
+  void begin(std::uint32_t layer_idx, std::span<const Want> wants, Admission admission, std::uint64_t now);
+  /// Moves up to out.size() ready experts into `out`: hits first, then in order of arrival; blocks only when none
+  /// is ready. Returns 0 when all of the fetch have been handed out. The leases of earlier calls must have been
+  /// released. Throws Error(io) when a read failed, naming tensor and offset; the fetch is then over.
+  std::size_t next(std::span<Lease> out);
+  /// Gives up the rest of the fetch (an error, a cancel). Reads in flight end in the background.
+  void abandon() noexcept;
+
+  /// Reads every expert that has a slot of its own, in file order: for plans in which all fit.
+  void preload();
+
+  const CacheStatistics& statistics() const noexcept { return statistics_; }
+  std::uint64_t slot_bytes() const noexcept { return slabs_.size(); }
+  std::size_t n_slots() const noexcept { return slots_.size(); }
+
+ private:
+  friend class Lease;
+  enum class SlotState : std::uint8_t { free, reading, ready, failed };
+  struct Slot {
+    std::byte* data = nullptr;
+    std::uint32_t layer = 0;   ///< Index in map_.layers of the unit it holds.
+    std::uint32_t expert = 0;
+    std::uint32_t n_leases = 0;
+    SlotState state = SlotState::free;
+    bool transit = false;
+    std::uint8_t n_reading = 0;  ///< Parts whose reads are not done.
+    int error = 0;
+    std::uint8_t error_part = 0;
+    std::uint64_t error_offset = 0;
+  };
+  static constexpr std::int32_t k_no_slot = -1;
+
+  std::int32_t& slot_of(std::uint32_t layer, std::uint32_t expert) { return slot_of_[layer_base_[layer] + expert]; }
+  std::int32_t choose_slot(std::uint32_t layer, std::uint32_t expert);
+  void start_read(std::uint32_t slot_idx, std::uint32_t layer, std::uint32_t expert);
+  void issue_pending();
+  void complete(std::size_t min_count);
+  void release(std::uint32_t slot_idx) noexcept;
+  void empty_slot(std::uint32_t slot_idx) noexcept;
+  [[noreturn]] void fail_unit(std::uint32_t slot_idx);
+
+  const gguf::ModelFile& model_file_;
+  const UnitMap& map_;
+  WeightStore& store_;
+  platform::MappedRegion slabs_;
+  std::vector<Slot> slots_;
+  std::vector<std::uint32_t> first_slot_;    ///< Per layer: its own slots; one more entry ends the last.
+  std::uint32_t first_transit_ = 0;
+  std::vector<std::size_t> layer_base_;      ///< Per layer: its first entry in slot_of_.
+  std::vector<std::int32_t> slot_of_;
+  std::vector<LayerPolicy> policies_;
+  std::size_t max_in_flight_ = 0;            ///< Units being read at once (limit of the read queue).
+  std::size_t n_in_flight_ = 0;
+  CacheStatistics statistics_;
+
+  // The active fetch.
+  std::uint32_t fetch_layer_ = 0;
+  Admission admission_ = Admission::always;
+  std::uint64_t now_ = 0;
+  std::vector<std::uint32_t> pending_;   ///< Experts without a slot yet; taken from `next_pending_` on.
+  std::size_t next_pending_ = 0;
+  std::vector<std::uint32_t> waiting_;   ///< Slots being read for this fetch; each counts as leased.
+  std::vector<std::uint32_t> ready_;     ///< Slots to hand out; each counts as leased. Taken from `next_ready_` on.
+  std::size_t next_ready_ = 0;
+};
+
+}  // namespace sluice::residency

@@ -1,0 +1,108 @@
+#include "tokenizer/text_tokenizer.hpp"
+
+#include <algorithm>
+
+#include "base/check.hpp"
+
+namespace sluice::tokenizer {
+namespace {
+
+bool is_space(char byte) noexcept {
+  return byte == ' ' || (byte >= '\t' && byte <= '\r');
+}
+
+// Phi-3's tokenizer takes the white space after its special tokens as part of them.
+bool family_strips_after_special(const gguf::Metadata& metadata) {
+  std::string name(metadata.get_string("general.name").value_or(""));
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return name.find("phi-3") != std::string::npos || name.find("phi3") != std::string::npos;
+}
+
+bool keeps_space_in_phi3(std::string_view text) noexcept {
+  return text == "<unk>" || text == "<s>" || text == "<|endoftext|>";
+}
+
+}  // namespace
+
+TextTokenizer::TextTokenizer(const gguf::Metadata& metadata, const FamilyDefaults& defaults)
+    : vocab_(metadata),
+      specials_(vocab_),
+      model_name_(metadata.get_string("tokenizer.ggml.model").value_or("")),
+      strips_after_special_(family_strips_after_special(metadata)) {
+  load_special_ids(metadata, defaults);
+}
+
+void TextTokenizer::load_special_ids(const gguf::Metadata& metadata, const FamilyDefaults& defaults) {
+  bos_ = vocab_.special_id(metadata, "tokenizer.ggml.bos_token_id");
+  eos_ = vocab_.special_id(metadata, "tokenizer.ggml.eos_token_id");
+  eot_ = vocab_.special_id(metadata, "tokenizer.ggml.eot_token_id");
+  unknown_ = vocab_.special_id(metadata, "tokenizer.ggml.unknown_token_id");
+  const TokenId eom = vocab_.special_id(metadata, "tokenizer.ggml.eom_token_id");
+  if (defaults.has_sentencepiece_ids) {
+    const auto is_control = [&](TokenId token) {
+      return vocab_.contains(token) && vocab_.kind(token) == TokenKind::control;
+    };
+    if (bos_ < 0 && is_control(1)) bos_ = 1;
+    if (eos_ < 0 && is_control(2)) eos_ = 2;
+    if (unknown_ < 0 && vocab_.kind(0) == TokenKind::unknown) unknown_ = 0;
+  }
+  if (eot_ < 0) eot_ = find_end_of_turn(vocab_, eos_);
+  adds_bos_ = bos_ >= 0 && metadata.get_bool("tokenizer.ggml.add_bos_token").value_or(defaults.adds_bos);
+  adds_eos_ = eos_ >= 0 && metadata.get_bool("tokenizer.ggml.add_eos_token").value_or(false);
+  eog_ = find_end_tokens(vocab_, eos_, eot_, eom);
+}
+
+std::vector<TokenId> TextTokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  std::vector<TokenId> out;
+  if (options.add_special && adds_bos_) out.push_back(bos_);
+  bool after_special = true;
+  for (std::size_t pos = 0; pos < text.size();) {
+    const SpecialMatcher::Match match = specials_.find(text, pos, options.parse_special);
+    if (match.begin > pos) {
+      encode_plain(text.substr(pos, match.begin - pos), after_special, out);
+      after_special = false;
+    }
+    pos = match.end;
+    if (match.token < 0) break;
+    // Chat templates often write BOS themselves; a second one makes models ramble.
+    const bool repeats_bos = match.token == bos_ && match.begin == 0 && !out.empty();
+    if (!repeats_bos) out.push_back(match.token);
+    after_special = true;
+    if (strips_after_special_ && !keeps_space_in_phi3(vocab_.text(match.token))) {
+      while (pos < text.size() && is_space(text[pos])) ++pos;
+    }
+  }
+  if (options.add_special && adds_eos_) out.push_back(eos_);
+  return out;
+}
+
+std::string TextTokenizer::token_bytes(TokenId token, bool special) const {
+  std::string out;
+  if (!vocab_.contains(token)) return out;
+  switch (vocab_.kind(token)) {
+    case TokenKind::normal:
+    case TokenKind::byte:
+      append_piece_bytes(token, out);
+      break;
+    case TokenKind::user_defined:
+      out = vocab_.text(token);
+      break;
+    case TokenKind::unknown:
+    case TokenKind::control:
+    case TokenKind::unused:
+      if (special) out = vocab_.text(token);
+      break;
+  }
+  return out;
+}
+
+std::string_view TextTokenizer::token_text(TokenId token) const {
+  return vocab_.contains(token) ? vocab_.text(token) : std::string_view();
+}
+
+TokenKind TextTokenizer::token_kind(TokenId token) const {
+  return vocab_.contains(token) ? vocab_.kind(token) : TokenKind::unknown;
+}
+
+}  // namespace sluice::tokenizer

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# files.sh SOURCE_DIR: every source belongs to the build, every test file is registered, every module has tests,
+# headers are guarded, and no C++ file is longer than 700 lines.
+set -euo pipefail
+cd "$1"
+
+wrong=0
+say() { echo "$*"; wrong=1; }
+n_files=0
+
+while IFS= read -r file; do
+  n_files=$((n_files + 1))
+  lines=$(wc -l <"$file")
+  if [ "$lines" -gt 700 ]; then say "$file: $lines lines; find the second module in it"; fi
+  case "$file" in
+    *.hpp) if ! grep -q '^#pragma once$' "$file"; then say "$file: lacks #pragma once"; fi ;;
+  esac
+  case "$file" in
+    src/*.cpp)
+      module=${file#src/} module=${module%%/*}
+      in_module=${file#src/"$module"/}
+      if ! grep -qF -- "${in_module##*/}" "src/$module/CMakeLists.txt" 2>/dev/null; then
+        say "$file: src/$module/CMakeLists.txt does not build it"
+      fi ;;
+    tests/*_test.cpp)
+      path=${file#tests/} path=${path%.cpp}
+      if ! grep -qF -- "$path" "tests/${path%/*}/CMakeLists.txt" 2>/dev/null; then
+        say "$file: tests/${path%/*}/CMakeLists.txt does not register it, so it never runs"
+      fi ;;
+  esac
+done < <(find include src tests fuzz bench examples -type f \( -name '*.hpp' -o -name '*.cpp' \) 2>/dev/null |
+  LC_ALL=C sort)
+
+for folder in src/*/; do
+  module=$(basename "$folder")
+  if [ ! -f "src/$module/CMakeLists.txt" ]; then say "src/$module: has no CMakeLists.txt"; fi
+  if [ -z "$(find "tests/$module" -name '*_test.cpp' -o -name '*.sh' 2>/dev/null)" ]; then
+    say "src/$module: tests/$module has no test"
+  fi
+done
+
+while IFS= read -r file; do
+  if [ ! -x "$file" ]; then say "$file: starts with #! but is not executable"; fi
+done < <(grep -lE '^#!' scripts/* .ci/* 2>/dev/null)
+
+if [ "$n_files" -eq 0 ]; then say "no source file found"; fi
+echo "$n_files C++ files"
+exit $wrong
