@@ -21,6 +21,11 @@ class Output {
   /// Writes a newline unless the last byte written was one, or nothing was.
   void end_line() noexcept;
 
+  /// The interruption was dealt with: writing may go on.
+  void resume() noexcept {
+    if (state_ == State::interrupted) state_ = State::good;
+  }
+
   State state() const noexcept { return state_; }
   /// Throws Error(io) in state failed: the message says what the system said.
   void check() const;

@@ -30,12 +30,24 @@ extern "C" void on_stop_signal(int signal) {
   errno = saved_errno;
 }
 
+// Without the pipe a signal that comes at the wrong moment waits for the next key; that is all.
+void open_wake_pipe() noexcept {
+  if (pipe(g_wake) != 0) {
+    g_wake[0] = g_wake[1] = -1;
+    return;
+  }
+  for (const int fd : g_wake) {
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+  }
+}
+
 }  // namespace
 
 void ignore_broken_pipes() noexcept { signal(SIGPIPE, SIG_IGN); }
 
 void catch_stop_signals() noexcept {
-  if (g_wake[0] < 0 && pipe2(g_wake, O_CLOEXEC | O_NONBLOCK) != 0) g_wake[0] = g_wake[1] = -1;
+  if (g_wake[0] < 0) open_wake_pipe();
   struct sigaction action = {};
   action.sa_handler = on_stop_signal;
   sigemptyset(&action.sa_mask);
@@ -49,6 +61,8 @@ void catch_stop_signals() noexcept {
 }
 
 int stop_signal() noexcept { return g_signal.load(); }
+
+bool stopped_by_keyboard() noexcept { return stop_signal() == SIGINT; }
 
 void clear_stop_signal() noexcept {
   char drained[16];

@@ -12,6 +12,8 @@ void catch_stop_signals() noexcept;
 
 /// The signal that asked to stop, or 0.
 int stop_signal() noexcept;
+/// Whether that signal was Ctrl-C.
+bool stopped_by_keyboard() noexcept;
 /// Forgets a signal that was dealt with, so that the next one asks again.
 void clear_stop_signal() noexcept;
 /// What Model::set_cancel_flag() watches: raised with stop_signal().

@@ -13,8 +13,6 @@ struct ModelAccess {
 
 namespace engine {
 
-std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const OpenOptions& options, const Hooks& hooks);
-
 Model open_model(const std::filesystem::path& path, const OpenOptions& options, const Hooks& hooks) {
   return ModelAccess::make(open_impl(path, options, hooks));
 }

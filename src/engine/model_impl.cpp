@@ -81,9 +81,6 @@ void check_options(const OpenOptions& options) {
 
 }  // namespace
 
-Model open_model(const std::filesystem::path& path, const OpenOptions& options, const Hooks& hooks);
-
-/// Builds the implementation; Model::open wraps it.
 std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const OpenOptions& options, const Hooks& hooks) {
   const std::uint64_t start = base::now_ns();
   check_options(options);
@@ -107,7 +104,9 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
   if (hooks.wrap_backend) backend = hooks.wrap_backend(std::move(backend));
   auto queue = std::make_unique<storage::ReadQueue>(std::move(backend), storage::ReadQueue::Options{});
 
-  impl->placement = residency::make_plan(model_facts(parts, *impl->ops), machine_facts(), options);
+  residency::MachineFacts machine = machine_facts();
+  if (hooks.process_bytes) machine.process_bytes = *hooks.process_bytes;
+  impl->placement = residency::make_plan(model_facts(parts, *impl->ops), machine, options);
   impl->plan = impl->placement.plan;
   impl->store = std::make_unique<residency::WeightStore>(std::move(parts.shards), std::move(queue));
   impl->store->load_pinned(parts.tensors.pinned());

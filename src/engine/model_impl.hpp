@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,6 +27,9 @@ namespace engine {
 struct Hooks {
   /// Wraps the storage backend, to inject faults.
   std::function<std::unique_ptr<storage::Backend>(std::unique_ptr<storage::Backend>)> wrap_backend;
+  /// What the planner takes as the process's own share instead of measuring it, so that a test's plan does not
+  /// depend on how much the test program has allocated before.
+  std::optional<std::uint64_t> process_bytes;
 };
 
 /// Model::open with hooks.
@@ -71,6 +75,11 @@ struct Model::Impl {
   void run_pass(const LogitsSink& sink, bool is_decode);
   Stats stats() const;
 };
+
+namespace engine {
+/// What open_model wraps.
+std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const OpenOptions& options, const Hooks& hooks);
+}  // namespace engine
 
 struct Sequence::Impl {
   Model::Impl* owner = nullptr;

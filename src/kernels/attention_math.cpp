@@ -110,27 +110,28 @@ void softmax(float* scores, std::size_t begin, std::size_t end, float scale, flo
   const float lowest = -__builtin_inff();
   const std::size_t first = begin / k_key_block * k_key_block;
   const std::size_t last = (end + k_key_block - 1) / k_key_block * k_key_block;
-  for (std::size_t i = first; i < begin; ++i) scores[i] = lowest;
-  for (std::size_t i = end; i < last; ++i) scores[i] = lowest;
-  auto highest = hn::Set(d, lowest);
   const auto scales = hn::Set(d, softcap > 0 ? scale / softcap : scale);
   for (std::size_t i = first; i < last; i += lanes) {
     auto s = hn::Mul(hn::Load(d, scores + i), scales);
     if (softcap > 0) {
-      // tanh(u) = 1 - 2 / (exp(2u) + 1); positions outside stay at -infinity.
-      const auto outside = hn::Eq(s, hn::Set(d, lowest));
+      // tanh(u) = 1 - 2 / (exp(2u) + 1).
       const auto above = hn::Add(exponential(d, hn::Add(s, s)), hn::Set(d, 1.0f));
       const auto tanh = hn::Sub(hn::Set(d, 1.0f), hn::Div(hn::Set(d, 2.0f), above));
-      s = hn::IfThenElse(outside, s, hn::Mul(tanh, hn::Set(d, softcap)));
+      s = hn::Mul(tanh, hn::Set(d, softcap));
     }
     hn::Store(s, d, scores + i);
-    highest = larger(highest, s);
   }
+  for (std::size_t i = first; i < begin; ++i) scores[i] = lowest;
+  for (std::size_t i = end; i < last; ++i) scores[i] = lowest;
+  auto highest = hn::Set(d, lowest);
+  for (std::size_t i = first; i < last; i += lanes) highest = larger(highest, hn::Load(d, scores + i));
   // Lane by lane, so that a NaN is not lost in the target's own maximum.
   alignas(64) float by_lane[16];
   hn::Store(highest, d, by_lane);
   float top = by_lane[0];
-  for (std::size_t lane = 1; lane < lanes; ++lane) top = top > by_lane[lane] ? top : by_lane[lane];
+  for (std::size_t lane = 1; lane < lanes; ++lane) {
+    top = top > by_lane[lane] || top != top ? top : by_lane[lane];
+  }
   *max = top;
   *sum = 0;
   if (top == lowest) {

@@ -38,9 +38,9 @@ double CpuOps::row_ns(const Weight& w, std::uint32_t n_x) noexcept {
 std::uint32_t CpuOps::chunk_rows(const Weight& w, std::uint32_t n_x, double target_ns) const noexcept {
   double rows = target_ns / std::max(row_ns(w, n_x), 1.0);
   if (n_x > k_tile_rows) {
-    rows = std::min(rows, static_cast<double>(k_chunk_bytes) / static_cast<double>(std::max<std::uint64_t>(w.row_bytes, 1)));
+    rows = std::min(rows, static_cast<double>(k_chunk_bytes / std::max<std::uint64_t>(w.row_bytes, 1)));
   }
-  const double steps = std::clamp(rows / k_row_step, 1.0, double{(w.n_out + k_row_step - 1) / k_row_step} + 1.0);
+  const double steps = std::clamp(rows / k_row_step, 1.0, w.n_out / k_row_step + 1.0);
   return static_cast<std::uint32_t>(steps) * k_row_step;
 }
 
@@ -133,8 +133,6 @@ void CpuOps::multiply(Rows x, std::span<const Product> products) {
     const Weight& w = products[i].w;
     const Rows y = products[i].y;
     const auto begin = static_cast<std::uint32_t>((chunk - part.first_chunk) * part.chunk_rows);
-    // A product without outputs has no chunks but may share its first index with the next one.
-    if (begin >= w.n_out) return;
     const std::uint32_t n = std::min(part.chunk_rows, w.n_out - begin);
     const std::uint32_t step = tile_rows(part.x.row_bytes);
     for (std::uint32_t row = 0; row < x.n_rows; row += step) {

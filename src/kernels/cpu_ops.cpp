@@ -88,7 +88,7 @@ double CpuOps::chunk_ns(double total_ns) const noexcept {
 void CpuOps::for_rows(std::uint32_t n_rows, double ns_per_row, RowTask task) {
   const double total_ns = ns_per_row * n_rows;
   const double wanted = std::ceil(chunk_ns(total_ns) / std::max(ns_per_row, 1.0));
-  const auto rows_per_chunk = static_cast<std::uint32_t>(std::clamp(wanted, 1.0, std::max(1.0, double{n_rows} * 1.0)));
+  const auto rows_per_chunk = static_cast<std::uint32_t>(std::clamp(wanted, 1.0, n_rows + 1.0));
   const std::size_t n_chunks = (std::size_t{n_rows} + rows_per_chunk - 1) / rows_per_chunk;
   for_chunks(n_chunks, total_ns, [&](std::size_t chunk, int thread) {
     const std::size_t begin = chunk * rows_per_chunk;

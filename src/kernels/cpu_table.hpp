@@ -81,7 +81,6 @@ class CpuOps final : public Ops {
     std::uint32_t hidden_row = 0;         ///< Of the wave's hidden rows.
     Activations gate_x, up_x, hidden;
     bool gather_gate = false, gather_up = false;
-    std::size_t n_chunks = 0;
     std::uint32_t chunk_rows = 0;
   };
   static constexpr std::size_t k_max_pieces = 128;

@@ -5,8 +5,8 @@
 
 namespace sluice::kernels {
 
-// IEEE 754 binary16: 1 sign, 5 exponent (bias 15), 10 mantissa bits. Integer arithmetic only, so the result does not
-// depend on the rounding mode or on flush-to-zero of the machine.
+// IEEE 754 binary16: 1 sign, 5 exponent (bias 15), 10 mantissa bits. Integer arithmetic only, so the result
+// does not depend on the rounding mode or on flush-to-zero of the machine.
 
 float f16_to_f32(std::uint16_t bits) noexcept {
   const std::uint32_t sign = std::uint32_t{bits & 0x8000u} << 16;
@@ -31,7 +31,8 @@ std::uint16_t f32_to_f16(float value) noexcept {
   // From 65520, half-way between the largest half and 2^16, everything rounds to infinity.
   if (magnitude >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);
   std::uint32_t shift = 13;
-  std::uint32_t significand = magnitude - (112u << 23);  // Rebias; the carry of rounding may enter the exponent.
+  std::uint32_t significand =
+      magnitude - (112u << 23);   // Rebias; the carry of rounding may enter the exponent.
   if (magnitude < 0x38800000u) {  // Below 2^-14: a subnormal half, in units of 2^-24.
     const std::uint32_t exponent = magnitude >> 23;
     if (exponent < 102) return static_cast<std::uint16_t>(sign);  // Below 2^-25, half of the smallest.

@@ -53,7 +53,10 @@ void route_row(const VectorMath& math, const float* logits, std::uint32_t n_expe
   } else if (params.scoring == Scoring::sigmoid) {
     for (std::uint32_t i = 0; i < n_experts; ++i) probabilities[i] = -probabilities[i];
     math.exp_minus(probabilities, 0.0f, n_experts);
-    for (std::uint32_t i = 0; i < n_experts; ++i) probabilities[i] = 1.0f / (1.0f + probabilities[i]);
+    // exp is held below infinity, so what counts as lowest would keep a trace of weight.
+    for (std::uint32_t i = 0; i < n_experts; ++i) {
+      probabilities[i] = std::isnan(logits[i]) ? 0.0f : 1.0f / (1.0f + probabilities[i]);
+    }
   }
   for (std::uint32_t i = 0; i < n_experts; ++i) {
     const float bias = params.selection_bias != nullptr ? params.selection_bias[i] : 0.0f;

@@ -14,10 +14,10 @@ namespace {  // NOLINT: one copy per file and target, always inlined.
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// The larger of two, and `b` when either is NaN. Highway leaves that case to the target.
+/// The larger of two, NaN when either is. Highway leaves that case to the target.
 template <class V>
 HWY_INLINE V larger(V a, V b) {
-  return hn::IfThenElse(hn::Gt(a, b), a, b);
+  return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::IsNaN(a)), a, b);
 }
 
 /// exp with the promises of VectorMath: Cody and Waite's reduction to [-ln2/2, ln2/2], then the polynomial of

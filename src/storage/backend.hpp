@@ -60,7 +60,7 @@ struct FaultPlan {
   bool reorder = false;        ///< Completions are handed out in random order.
   double full_rate = 0;        ///< Share of submit calls that accept at most one op although there is room.
   struct Range { std::uint64_t begin = 0, end = 0; int error = 5; };
-  std::vector<Range> failing_ranges;  ///< Reads that touch one of these file offsets complete with -error (EIO).
+  std::vector<Range> failing_ranges = {};  ///< Reads that touch one of these file offsets complete with -error (EIO).
 };
 std::unique_ptr<Backend> make_fault_backend(std::unique_ptr<Backend> inner, const FaultPlan& plan);
 

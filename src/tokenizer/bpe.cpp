@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tokenizer/byte_alphabet.hpp"
+#include "tokenizer/normalize.hpp"
 #include "tokenizer/utf8.hpp"
 
 namespace sluice::tokenizer {
@@ -15,7 +16,7 @@ constexpr std::size_t k_max_word_bytes = 16u << 20;
 constexpr std::uint32_t k_none = 0xFFFF'FFFF;
 
 struct Symbol {
-  TokenId token;
+  TokenId token;  ///< -1: merged into its left neighbour, or a byte without a token.
   std::uint32_t prev, next;
 };
 
@@ -47,6 +48,11 @@ BpeTokenizer::BpeTokenizer(const gguf::Metadata& metadata, const PreTokenizerSpe
 
 void BpeTokenizer::encode_plain(std::string_view text, bool /*after_special*/,
                                 std::vector<TokenId>& out) const {
+  std::string normalized;
+  if (splitter_.spec().normalizes_nfc && !is_surely_nfc(text)) {
+    normalized = normalize_nfc(text);
+    text = normalized;
+  }
   Scratch scratch;
   splitter_.split(text, [&](std::string_view word) {
     for (std::size_t pos = 0; pos < word.size(); pos += k_max_word_bytes) {
@@ -60,7 +66,9 @@ void BpeTokenizer::encode_word(std::string_view word, Scratch& scratch, std::vec
   load_symbols(word, scratch);
   merge_symbols(scratch);
   if (scratch.symbols.empty()) return;
-  for (std::uint32_t i = 0; i != k_none; i = scratch.symbols[i].next) out.push_back(scratch.symbols[i].token);
+  for (std::uint32_t i = 0; i != k_none; i = scratch.symbols[i].next) {
+    if (scratch.symbols[i].token >= 0) out.push_back(scratch.symbols[i].token);
+  }
 }
 
 bool BpeTokenizer::append_whole_word(std::string_view word, Scratch& scratch,
@@ -78,7 +86,6 @@ void BpeTokenizer::load_symbols(std::string_view word, Scratch& scratch) const {
   auto& symbols = scratch.symbols;
   symbols.clear();
   const auto append = [&](TokenId token) {
-    if (token < 0) return;
     const auto index = static_cast<std::uint32_t>(symbols.size());
     symbols.push_back({token, index == 0 ? k_none : index - 1, index + 1});
   };
@@ -88,9 +95,13 @@ void BpeTokenizer::load_symbols(std::string_view word, Scratch& scratch) const {
       append(token);
     } else if (unknown_token() >= 0) {
       append(unknown_token());
-    } else {
+    } else if (static_cast<unsigned char>(byte) >= 0x80) {
       // Vocabularies may lack the bytes that UTF-8 never uses; such a byte becomes the replacement character.
       for (const char part : k_replacement_character) append(byte_tokens_[static_cast<unsigned char>(part)]);
+    } else {
+      // A control character that the model never saw (Falcon has no vertical tab): its own tokenizer leaves
+      // it out after merging, so it still keeps its neighbours apart.
+      append(-1);
     }
   }
   if (!symbols.empty()) symbols.back().next = k_none;
@@ -118,7 +129,7 @@ void BpeTokenizer::merge_symbols(Scratch& scratch) const {
     const MergeTable::Merge& merge = merges_.merge(static_cast<std::uint32_t>(heap.back() >> 32));
     heap.pop_back();
     Symbol& left = symbols[left_index];
-    // A pair is out of date when either side was merged meanwhile; a removed symbol has no token.
+    // A pair is out of date when either side was merged meanwhile.
     if (left.token != merge.left || left.next == k_none) continue;
     Symbol& right = symbols[left.next];
     if (right.token != merge.right) continue;

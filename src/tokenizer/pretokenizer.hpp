@@ -22,6 +22,9 @@ struct PreTokenizerSpec {
   bool ignore_merges = false;
   /// Whether the family starts a text with BOS when the file does not say.
   bool adds_bos = false;
+  /// The text is brought to Unicode's form C first. GGUF does not carry the normalizer, so it goes with the
+  /// name.
+  bool normalizes_nfc = false;
 };
 
 std::span<const PreTokenizerSpec> pre_tokenizer_specs() noexcept;

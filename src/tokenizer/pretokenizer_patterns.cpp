@@ -18,11 +18,14 @@
 #define CL100K(digits) \
   CONTRACTION R"(|[^\r\n\p{L}\p{N}]?\p{L}+|)" digits "|" SYMBOLS R"([\r\n]*|)" SPACES_LINES
 // The o200k shape: a word changes where lower case meets upper case.
+#define O200K(upper, lower, suffix, digits, newlines)                                                    \
+  R"([^\r\n\p{L}\p{N}]?)" upper "*" lower "+" suffix R"(|[^\r\n\p{L}\p{N}]?)" upper "+" lower "*" suffix \
+  "|" digits "|" SYMBOLS newlines "*|" SPACES_LINES
 #define UPPER R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])"
 #define LOWER R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])"
-#define O200K(suffix, digits)                                                                            \
-  R"([^\r\n\p{L}\p{N}]?)" UPPER "*" LOWER "+" suffix R"(|[^\r\n\p{L}\p{N}]?)" UPPER "+" LOWER "*" suffix \
-  "|" digits "|" SYMBOLS R"([\r\n/]*|)" SPACES_LINES
+// The same without Han: a class cannot be intersected, so all that is neither is named instead.
+#define UPPER_NOT_HAN R"([^\p{Ll}\p{N}\p{P}\p{S}\p{Z}\p{C}\p{Han}])"
+#define LOWER_NOT_HAN R"([^\p{Lu}\p{Lt}\p{N}\p{P}\p{S}\p{Z}\p{C}\p{Han}])"
 #define ASCII_PUNCTUATION R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~])"
 #define DEEPSEEK_V3(newlines) \
   ASCII_PUNCTUATION R"([A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+)" newlines
@@ -52,10 +55,11 @@ constexpr std::array<Pattern, 1> k_bailing = {
 constexpr std::array<Pattern, 1> k_seed_coder = {CONTRACTION R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^)" SPACE
                                                              R"(\p{L}\p{N}\r\n]+|)" SPACES_LINES};
 
-constexpr std::array<Pattern, 1> k_gpt4o = {O200K(CONTRACTION "?", R"(\p{N}{1,3})")};
-constexpr std::array<Pattern, 1> k_tekken = {O200K("", R"(\p{N})")};
-// The published expression excludes Han from every other class; taking the Han runs out first does the same.
-constexpr std::array<Pattern, 2> k_kimi = {R"(\p{Han}+)", O200K(CONTRACTION "?", R"(\p{N}{1,3})")};
+constexpr std::array<Pattern, 1> k_gpt4o = {
+    O200K(UPPER, LOWER, CONTRACTION "?", R"(\p{N}{1,3})", R"([\r\n/])")};
+constexpr std::array<Pattern, 1> k_tekken = {O200K(UPPER, LOWER, "", R"(\p{N})", R"([\r\n/])")};
+constexpr std::array<Pattern, 1> k_kimi = {
+    R"(\p{Han}+|)" O200K(UPPER_NOT_HAN, LOWER_NOT_HAN, CONTRACTION "?", R"(\p{N}{1,3})", R"([\r\n])")};
 
 constexpr std::array<Pattern, 3> k_deepseek_v3 = {R"(\p{N}{1,3})", KANJI_KANA,
                                                   DEEPSEEK_V3(R"([\r\n]*|)" SPACES_LINES)};
@@ -90,6 +94,7 @@ constexpr std::array<Pattern, 2> k_viking = {k_bloom_word, R"(\p{N})"};
 
 constexpr bool k_ignore_merges = true;
 constexpr bool k_adds_bos = true;
+constexpr bool k_nfc = true;
 
 // Sorted by name for the reader of an error message.
 constexpr auto k_specs = std::to_array<PreTokenizerSpec>({
@@ -99,7 +104,7 @@ constexpr auto k_specs = std::to_array<PreTokenizerSpec>({
     {"bloom", k_bloom},
     {"chatglm-bpe", k_llama3},
     {"codeshell", k_starcoder},
-    {"command-r", k_starcoder},
+    {"command-r", k_starcoder, false, false, k_nfc},
     {"dbrx", k_llama3},
     {"deepseek-coder", k_deepseek_coder},
     {"deepseek-llm", k_deepseek_llm},
@@ -138,13 +143,13 @@ constexpr auto k_specs = std::to_array<PreTokenizerSpec>({
     {"minerva-7b", k_starcoder},
     {"minicpm5", k_minicpm5, k_ignore_merges},
     {"minimax-m2", k_gpt4o},
-    {"mpt", k_gpt2},
-    {"olmo", k_gpt2},
+    {"mpt", k_gpt2, false, false, k_nfc},
+    {"olmo", k_gpt2, false, false, k_nfc},
     {"phi-2", k_gpt2},
     {"pixtral", k_llama3, k_ignore_merges, k_adds_bos},
     {"poro-chat", k_bloom},
-    {"qwen2", k_qwen2},
-    {"qwen35", k_qwen35},
+    {"qwen2", k_qwen2, false, false, k_nfc},
+    {"qwen35", k_qwen35, false, false, k_nfc},
     {"refact", k_starcoder},
     {"seed-coder", k_seed_coder},
     {"smaug-bpe", k_llama3},

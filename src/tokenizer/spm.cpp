@@ -45,15 +45,10 @@ bool is_worse(const Pair& a, const Pair& b) noexcept {
 
 // Where the segment that starts at `begin` ends: before the next space mark that follows something else.
 std::size_t segment_end(std::string_view text, std::size_t begin, bool splits_at_spaces) noexcept {
-  std::size_t end = begin + k_max_segment_bytes;
-  if (end >= text.size()) {
-    end = text.size();
-  } else {
-    while (end > begin + 1 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80 &&
-           end > begin + k_max_segment_bytes - 4) {
-      --end;
-    }
-  }
+  std::size_t end = std::min(begin + k_max_segment_bytes, text.size());
+  // A cut must not fall into a character, which has at most three bytes after its first.
+  for (int i = 0; i < 3 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80; ++i)
+    --end;
   if (!splits_at_spaces) return end;
   std::size_t pos = begin;
   while (text.substr(pos).starts_with(k_space_mark)) pos += k_space_mark.size();

@@ -1,4 +1,5 @@
-// Goal: activations are quantized as the layout says, within half a step, and bad numbers neither crash nor vanish.
+// Goal: activations are quantized as the layout says, within half a step, and bad numbers neither crash nor
+// vanish.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,9 +50,11 @@ Quantized quantize(ActivationFormat format, const std::vector<float>& x) {
 }
 
 class Activation : public testing::TestWithParam<ActivationFormat> {};
-INSTANTIATE_TEST_SUITE_P(Formats, Activation, testing::Values(ActivationFormat::q8_32, ActivationFormat::q8_256),
-                         [](const auto& info) {
-                           return info.param == ActivationFormat::q8_32 ? std::string("q8_32") : std::string("q8_256");
+INSTANTIATE_TEST_SUITE_P(Formats, Activation,
+                         testing::Values(ActivationFormat::q8_32, ActivationFormat::q8_256),
+                         [](const auto& test) {
+                           return test.param == ActivationFormat::q8_32 ? std::string("q8_32")
+                                                                        : std::string("q8_256");
                          });
 
 TEST(ActivationLayout, PartsFollowEachOtherPaddedTo64Bytes) {
@@ -165,9 +168,14 @@ TEST_P(Activation, ExtremesStayInRange) {
       EXPECT_LE(row.q(i), 127) << largest;
       EXPECT_EQ(row.q(i), (i % 2 == 0 ? 1 : -1) * row.q(0)) << largest;
     }
-    // A step below the smallest float becomes a zero block; 190 smallest floats are 1.5 steps a quant, cut to 127.
-    if (largest == 0x1p-149f) EXPECT_EQ(row.d(0), 0.0f);
-    if (largest == 190 * 0x1p-149f) EXPECT_EQ(row.q(0), 127);
+    // A step below the smallest float becomes a zero block; 190 smallest floats are 1.5 steps a quant, cut to
+    // 127.
+    if (largest == 0x1p-149f) {
+      EXPECT_EQ(row.d(0), 0.0f);
+    }
+    if (largest == 190 * 0x1p-149f) {
+      EXPECT_EQ(row.q(0), 127);
+    }
   }
 }
 

@@ -1,5 +1,5 @@
-// Goal: every tensor type decodes to the numbers its format defines. Hand-made blocks carry values worked out on
-// paper; the optional data holds rows made and decoded by ggml itself.
+// Goal: every tensor type decodes to the numbers its format defines. Hand-made blocks carry values worked out
+// on paper; the optional data holds rows made and decoded by ggml itself.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,10 +8,12 @@
 #include <cstring>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gguf/types.hpp"
 #include "kernels/quant.hpp"
+#include "kernels/scalar/iq_tables.hpp"
 #include "support/random_blocks.hpp"
 #include "support/test_data.hpp"
 
@@ -52,13 +54,16 @@ std::vector<float> decode(TensorType type, const Bytes& block) {
 TEST(Dequant, PlainElements) {
   EXPECT_THAT(decode(TensorType::f32, Bytes(8).word(0, 0x3fc00000).word(4, 0xc0000000)),
               testing::ElementsAre(1.5f, -2.0f));
-  EXPECT_THAT(decode(TensorType::f16, Bytes(4).half(0, 0x3800).half(2, 0xbc00)), testing::ElementsAre(0.5f, -1.0f));
-  EXPECT_THAT(decode(TensorType::bf16, Bytes(4).half(0, 0x3f80).half(2, 0xc040)), testing::ElementsAre(1.0f, -3.0f));
+  EXPECT_THAT(decode(TensorType::f16, Bytes(4).half(0, 0x3800).half(2, 0xbc00)),
+              testing::ElementsAre(0.5f, -1.0f));
+  EXPECT_THAT(decode(TensorType::bf16, Bytes(4).half(0, 0x3f80).half(2, 0xc040)),
+              testing::ElementsAre(1.0f, -3.0f));
   EXPECT_THAT(decode(TensorType::f64, Bytes(8).word(4, 0xbff80000)), testing::ElementsAre(-1.5f));
 }
 
 TEST(Dequant, IntegersConvert) {
-  EXPECT_THAT(decode(TensorType::i8, Bytes(2).byte(0, 127).byte(1, 0x80)), testing::ElementsAre(127.0f, -128.0f));
+  EXPECT_THAT(decode(TensorType::i8, Bytes(2).byte(0, 127).byte(1, 0x80)),
+              testing::ElementsAre(127.0f, -128.0f));
   EXPECT_THAT(decode(TensorType::i16, Bytes(2).half(0, 0x8000)), testing::ElementsAre(-32768.0f));
   EXPECT_THAT(decode(TensorType::i32, Bytes(4).word(0, 0xffffffff)), testing::ElementsAre(-1.0f));
   EXPECT_THAT(decode(TensorType::i64, Bytes(8).word(4, 1)), testing::ElementsAre(0x1p32f));
@@ -114,7 +119,8 @@ TEST(Dequant, NonLinearFourBit) {
   EXPECT_EQ(iq4_nl[1], -5.0f);
   EXPECT_EQ(iq4_nl[17], 0.5f);
 
-  // Group 1: low nibble 5 from the high half of scales_l[0], top pair 2 from bits 2-3 of scales_h: 37 - 32 = 5.
+  // Group 1: low nibble 5 from the high half of scales_l[0], top pair 2 from bits 2-3 of scales_h: 37 - 32
+  // = 5.
   const auto iq4_xs = decode(TensorType::iq4_xs,
                              Bytes(136).half(0, 0x3c00).half(2, 2u << 2).byte(4, 0x50).byte(8 + 16, 0xf0));
   EXPECT_EQ(iq4_xs[32], 5.0f * -127);
@@ -134,9 +140,8 @@ TEST(Dequant, MicroscalingFloats) {
   EXPECT_EQ(decode(TensorType::mxfp4, Bytes(17).byte(0, 2).byte(1, 0x01))[0], 0x1p-126f);
 
   // Scales: 0x38 is 1, 0x41 is 2.25, 0x04 the subnormal 4 * 2^-9, 0x7f NaN (counts as 0).
-  const auto nvfp4 = decode(TensorType::nvfp4, Bytes(36)
-                                                   .byte(0, 0x38).byte(1, 0x41).byte(2, 0x04).byte(3, 0x7f)
-                                                   .fill(4, 32, 0xe7));
+  const auto nvfp4 = decode(
+      TensorType::nvfp4, Bytes(36).byte(0, 0x38).byte(1, 0x41).byte(2, 0x04).byte(3, 0x7f).fill(4, 32, 0xe7));
   EXPECT_EQ(nvfp4[0], 6.0f);
   EXPECT_EQ(nvfp4[8], -4.0f);
   EXPECT_EQ(nvfp4[16], 6.0f * 2.25f);
@@ -146,18 +151,19 @@ TEST(Dequant, MicroscalingFloats) {
 
 TEST(Dequant, Q2KScalesAndMinimumsPer16) {
   // Sub-block 9 (elements 144-159): scale 3, min 5. Element 145 is byte 32 + 17, bit pair 0.
-  const auto values = decode(TensorType::q2_k,
-                             Bytes(84).byte(9, 0x53).byte(16 + 32 + 17, 0x02).half(80, 0x3800).half(82, 0x3c00));
+  const auto values = decode(
+      TensorType::q2_k, Bytes(84).byte(9, 0x53).byte(16 + 32 + 17, 0x02).half(80, 0x3800).half(82, 0x3c00));
   EXPECT_EQ(values[145], 0.5f * 3 * 2 - 5);
   EXPECT_EQ(values[144], -5.0f);
   EXPECT_EQ(values[143], 0.0f);
-  EXPECT_EQ(decode(TensorType::q2_k, Bytes(84).byte(7, 0x01).byte(16 + 16, 0xc0).half(80, 0x3c00))[112], 3.0f);
+  EXPECT_EQ(decode(TensorType::q2_k, Bytes(84).byte(7, 0x01).byte(16 + 16, 0xc0).half(80, 0x3c00))[112],
+            3.0f);
 }
 
 TEST(Dequant, Q3KSignedScalesAndInvertedMask) {
   // Sub-block 6: low nibble 7, high pair 2 (byte 8 + 2, bits 2-3): 39 - 32 = 7. Element 97: group 3, byte 1.
-  const Bytes block = Bytes(110).byte(1, 1 << 3).byte(32 + 1, 2 << 6).byte(96 + 6, 7).byte(96 + 10, 2 << 2)
-                          .half(108, 0x3800);
+  const Bytes block =
+      Bytes(110).byte(1, 1 << 3).byte(32 + 1, 2 << 6).byte(96 + 6, 7).byte(96 + 10, 2 << 2).half(108, 0x3800);
   const auto values = decode(TensorType::q3_k, block);
   EXPECT_EQ(values[97], 0.5f * 7 * 2);
   EXPECT_EQ(values[98], 0.5f * 7 * -4);
@@ -165,8 +171,11 @@ TEST(Dequant, Q3KSignedScalesAndInvertedMask) {
 }
 
 TEST(Dequant, Q4KAndQ5KSixBitScales) {
-  // Group 5: scale 0x2b (nibble b of byte 9, top pair 2 of byte 1), min 0x17 (nibble 7, top pair 1 of byte 5).
-  const auto scales = [](Bytes block) { return block.byte(4 + 9, 0x7b).byte(4 + 1, 2 << 6).byte(4 + 5, 1 << 6); };
+  // Group 5: scale 0x2b (nibble b of byte 9, top pair 2 of byte 1), min 0x17 (nibble 7, top pair 1 of byte
+  // 5).
+  const auto scales = [](Bytes block) {
+    return block.byte(4 + 9, 0x7b).byte(4 + 1, 2 << 6).byte(4 + 5, 1 << 6);
+  };
   // Element 165 = 64 * 2 + 32 + 5: high nibble of byte 64 + 5.
   const auto q4 =
       decode(TensorType::q4_k, scales(Bytes(144).half(0, 0x3c00).half(2, 0x3800)).byte(16 + 69, 0x90));
@@ -174,22 +183,27 @@ TEST(Dequant, Q4KAndQ5KSixBitScales) {
   EXPECT_EQ(q4[166], -11.5f);
   EXPECT_EQ(q4[133], 0.0f);
 
-  const auto q5 = decode(
-      TensorType::q5_k,
-      scales(Bytes(176).half(0, 0x3c00).half(2, 0x3800)).byte(16 + 5, 1 << 5).byte(48 + 69, 0x90));
+  const auto q5 =
+      decode(TensorType::q5_k,
+             scales(Bytes(176).half(0, 0x3c00).half(2, 0x3800)).byte(16 + 5, 1 << 5).byte(48 + 69, 0x90));
   EXPECT_EQ(q5[165], 43.0f * 25 - 0.5f * 23);
   EXPECT_EQ(q5[166], -11.5f);
 
   // Group 2 lies among the first four: six bits of bytes 2 and 6.
-  EXPECT_EQ(decode(TensorType::q4_k, Bytes(144).half(0, 0x3c00).half(2, 0x3c00).byte(4 + 2, 0x3f).byte(4 + 6, 0x3e)
+  EXPECT_EQ(decode(TensorType::q4_k, Bytes(144)
+                                         .half(0, 0x3c00)
+                                         .half(2, 0x3c00)
+                                         .byte(4 + 2, 0x3f)
+                                         .byte(4 + 6, 0x3e)
                                          .byte(16 + 32, 0x0f))[64],
             63.0f * 15 - 62);
 }
 
 TEST(Dequant, Q6KPartsOfAHalf) {
   // Element 128 + 70 (part 2): high nibble of ql[64 + 6], pair 2 of qh[32 + 6]; sub-block 12 has scale -3.
-  const auto values = decode(TensorType::q6_k, Bytes(210).byte(64 + 6, 0xa0).byte(128 + 32 + 6, 3 << 4)
-                                                   .byte(192 + 12, -3).half(208, 0x3800));
+  const auto values =
+      decode(TensorType::q6_k,
+             Bytes(210).byte(64 + 6, 0xa0).byte(128 + 32 + 6, 3 << 4).byte(192 + 12, -3).half(208, 0x3800));
   EXPECT_EQ(values[198], 0.5f * -3 * (0x3a - 32));
   EXPECT_EQ(values[199], 0.5f * -3 * -32);
   // Part 1 of the first half: low nibble of ql[32 + 0], pair 1 of qh[0].
@@ -198,11 +212,40 @@ TEST(Dequant, Q6KPartsOfAHalf) {
             0x15 - 32.0f);
 }
 
+/// FNV-1a over the bytes of a codebook, in order.
+template <typename Grid>
+std::uint64_t checksum(const Grid& grid) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const auto& point : grid) {
+    for (const auto value : point) hash = (hash ^ static_cast<std::uint8_t>(value)) * 0x100000001b3u;
+  }
+  return hash;
+}
+
+/// The sums were taken over ggml's own tables, not over ours: a file's index must mean the same point.
+TEST(Codebooks, AreThoseOfTheFormat) {
+  EXPECT_EQ(checksum(scalar::k_iq2_xxs_grid), 0xbb4ee025b5ac6e8eu);
+  EXPECT_EQ(checksum(scalar::k_iq2_xs_grid), 0xc9b1ee61e79909bdu);
+  EXPECT_EQ(checksum(scalar::k_iq2_s_grid), 0x123edd38a3b62b90u);
+  EXPECT_EQ(checksum(scalar::k_iq1_grid), 0x6703ed863501ae2eu);
+  EXPECT_EQ(checksum(scalar::k_iq3_xxs_grid), 0xdfa5dc83d6a155d5u);
+  EXPECT_EQ(checksum(scalar::k_iq3_s_grid), 0xfa37020c25b44829u);
+}
+
+TEST(Codebooks, SignCodesHaveAnEvenNumberOfMinuses) {
+  for (std::uint32_t code = 0; code < 128; ++code) {
+    EXPECT_EQ(std::popcount(scalar::expand_signs(code)) % 2, 0);
+    EXPECT_EQ(scalar::expand_signs(code) & 0x7fu, code);
+    EXPECT_EQ(scalar::expand_signs(code | 0xffffff80u),
+              scalar::expand_signs(code));  // Higher bits are others'.
+  }
+}
+
 TEST(Dequant, TwoBitGrids) {
   // Point 1 of every 2-bit grid is (43, 8, 8, ...). Scale nibble 3: (0.5 + 3) / 4 = 0.875.
   // Sign code 0x05 has two bits, so the eighth sign stays clear; 0x01 sets it by parity.
-  const auto xxs = decode(TensorType::iq2_xxs, Bytes(66).half(0, 0x3c00).byte(2 + 8, 1).byte(2 + 9, 1)
-                                                   .word(2 + 12, 3u << 28 | 1u << 7 | 0x05));
+  const auto xxs = decode(TensorType::iq2_xxs, Bytes(66).half(0, 0x3c00).byte(2 + 8, 1).byte(2 + 9, 1).word(
+                                                   2 + 12, 3u << 28 | 1u << 7 | 0x05));
   EXPECT_EQ(xxs[32], -43 * 0.875f);
   EXPECT_EQ(xxs[33], 8 * 0.875f);
   EXPECT_EQ(xxs[34], -8 * 0.875f);
@@ -212,14 +255,16 @@ TEST(Dequant, TwoBitGrids) {
   EXPECT_EQ(xxs[0], 8 * 0.125f);
 
   // Point 511 of IQ2_XS is all 43. Point word 7 (elements 56-63): sixteenth 3, the high nibble of scales[1].
-  const auto xs = decode(TensorType::iq2_xs, Bytes(74).half(0, 0x3c00).half(2 + 14, 0x01 << 9 | 511).byte(66 + 1, 0x30));
+  const auto xs =
+      decode(TensorType::iq2_xs, Bytes(74).half(0, 0x3c00).half(2 + 14, 0x01 << 9 | 511).byte(66 + 1, 0x30));
   EXPECT_EQ(xs[56], -43 * 0.875f);
   EXPECT_EQ(xs[57], 43 * 0.875f);
   EXPECT_EQ(xs[63], -43 * 0.875f);
 
   // Point 1023 of IQ2_S is all 43; its signs are explicit. Point 5: qh byte 1, pair 1; sixteenth 2.
-  const auto s = decode(TensorType::iq2_s, Bytes(82).half(0, 0x3c00).byte(2 + 5, 0xff).byte(34 + 5, 0x01)
-                                               .byte(66 + 1, 3 << 2).byte(74 + 1, 0x03));
+  const auto s = decode(
+      TensorType::iq2_s,
+      Bytes(82).half(0, 0x3c00).byte(2 + 5, 0xff).byte(34 + 5, 0x01).byte(66 + 1, 3 << 2).byte(74 + 1, 0x03));
   EXPECT_EQ(s[40], -43 * 0.875f);
   EXPECT_EQ(s[47], 43 * 0.875f);
 }
@@ -227,15 +272,16 @@ TEST(Dequant, TwoBitGrids) {
 TEST(Dequant, ThreeBitGrids) {
   // Point 1 of IQ3_XXS is (20, 4, 4, 4). Scale nibble 3: 3.5 / 2 = 1.75. The sign code of
   // elements 40-47 is 0x01: the first is negative and, by parity, the last.
-  const auto xxs = decode(TensorType::iq3_xxs, Bytes(98).half(0, 0x3c00).byte(2 + 8 + 2, 1)
-                                                   .word(66 + 4, 3u << 28 | 0x01u << 7));
+  const auto xxs = decode(TensorType::iq3_xxs,
+                          Bytes(98).half(0, 0x3c00).byte(2 + 8 + 2, 1).word(66 + 4, 3u << 28 | 0x01u << 7));
   EXPECT_EQ(xxs[32 + 8], -20 * 1.75f);
   EXPECT_EQ(xxs[32 + 9], 4 * 1.75f);
   EXPECT_EQ(xxs[32 + 15], -4 * 1.75f);
 
   // Point 511 of IQ3_S is (1, 1, 15, 15). Point 9 has bit 1 of qh[1] as its index top and signs in signs[4].
-  const auto s = decode(TensorType::iq3_s, Bytes(110).half(0, 0x3c00).byte(2 + 9, 0xff).byte(66 + 1, 1 << 1)
-                                               .byte(74 + 4, 0x20).byte(106, 0x30));
+  const auto s = decode(
+      TensorType::iq3_s,
+      Bytes(110).half(0, 0x3c00).byte(2 + 9, 0xff).byte(66 + 1, 1 << 1).byte(74 + 4, 0x20).byte(106, 0x30));
   EXPECT_EQ(s[36], 7 * 1.0f);
   EXPECT_EQ(s[37], 7 * -1.0f);
   EXPECT_EQ(s[38], 7 * 15.0f);
@@ -243,16 +289,19 @@ TEST(Dequant, ThreeBitGrids) {
 }
 
 TEST(Dequant, OneBitGrids) {
-  // Point 2047 is all +1, point 0 all -1. Scale digit 2: 2 * 2 + 1 = 5. delta = -1/8 where bit 15 (bit 3) is set.
-  const auto s = decode(TensorType::iq1_s,
-                        Bytes(50).half(0, 0x3c00).byte(2 + 5, 0xff).half(34 + 2, 0x8000 | 2u << 12 | 7u << 3));
+  // Point 2047 is all +1, point 0 all -1. Scale digit 2: 2 * 2 + 1 = 5. delta = -1/8 where bit 15 (bit 3) is
+  // set.
+  const auto s =
+      decode(TensorType::iq1_s,
+             Bytes(50).half(0, 0x3c00).byte(2 + 5, 0xff).half(34 + 2, 0x8000 | 2u << 12 | 7u << 3));
   EXPECT_EQ(s[40], 5 * 0.875f);
   EXPECT_EQ(s[32], 5 * -1.125f);
   EXPECT_EQ(s[0], -0.875f);
 
   // d = 0x3c00 spread over the top nibbles: 0, 0, c, 3. Point 5 is sixteenth 2: bits 6-8 of the first word.
-  const auto m = decode(TensorType::iq1_m, Bytes(56).byte(5, 0xff).byte(32 + 2, 0xf0).half(48, 2u << 6)
-                                               .half(52, 0xc000).half(54, 0x3000));
+  const auto m =
+      decode(TensorType::iq1_m,
+             Bytes(56).byte(5, 0xff).byte(32 + 2, 0xf0).half(48, 2u << 6).half(52, 0xc000).half(54, 0x3000));
   EXPECT_EQ(m[40], 5 * 0.875f);
   EXPECT_EQ(m[32], 5 * -0.875f);
   EXPECT_EQ(m[0], -0.875f);
@@ -260,13 +309,14 @@ TEST(Dequant, OneBitGrids) {
 
 TEST(Dequant, TernaryDigits) {
   // 256 * (2 * 81 + 0 * 27 + 1 * 9 + 2 * 3 + 0) / 243, rounded up, is 187: digits 2, 0, 1, 2, 0.
-  const auto tq1 = decode(TensorType::tq1_0, Bytes(54).byte(1, 187).byte(32 + 1, 187).byte(48 + 1, 187).half(52, 0x4000));
-  for (const auto [first, step] : {std::pair{1, 32}, std::pair{161, 16}}) {
-    EXPECT_EQ(tq1[static_cast<std::size_t>(first)], 2.0f);
-    EXPECT_EQ(tq1[static_cast<std::size_t>(first + step)], -2.0f);
-    EXPECT_EQ(tq1[static_cast<std::size_t>(first + 2 * step)], 0.0f);
-    EXPECT_EQ(tq1[static_cast<std::size_t>(first + 3 * step)], 2.0f);
-    EXPECT_EQ(tq1[static_cast<std::size_t>(first + 4 * step)], -2.0f);
+  const auto tq1 =
+      decode(TensorType::tq1_0, Bytes(54).byte(1, 187).byte(32 + 1, 187).byte(48 + 1, 187).half(52, 0x4000));
+  for (const auto& [first, step] : {std::pair<std::size_t, std::size_t>{1, 32}, {161, 16}}) {
+    EXPECT_EQ(tq1[first], 2.0f);
+    EXPECT_EQ(tq1[first + step], -2.0f);
+    EXPECT_EQ(tq1[first + 2 * step], 0.0f);
+    EXPECT_EQ(tq1[first + 3 * step], 2.0f);
+    EXPECT_EQ(tq1[first + 4 * step], -2.0f);
   }
   EXPECT_EQ(tq1[241], 2.0f);
   EXPECT_EQ(tq1[253], 2.0f);
@@ -277,7 +327,8 @@ TEST(Dequant, TernaryDigits) {
 }
 
 TEST(Dequant, WorksAtAnyAddress) {
-  for (const TensorType type : {TensorType::f32, TensorType::q4_k, TensorType::q5_0, TensorType::iq2_xs, TensorType::iq1_m}) {
+  for (const TensorType type :
+       {TensorType::f32, TensorType::q4_k, TensorType::q5_0, TensorType::iq2_xs, TensorType::iq1_m}) {
     const std::vector<std::byte> row = test::random_rows(type, 1, 512, 3);
     std::vector<float> expected(512), actual(512);
     ASSERT_TRUE(dequantize_row(type, row.data(), expected.data(), 512));
@@ -309,8 +360,8 @@ TEST(Dequant, RandomBlocksOfEveryTypeAreFinite) {
   }
 }
 
-/// All formats here need one rounding order only (each value is a product, or a product and a sum, of the same
-/// factors in the same order), so the comparison is on bits.
+/// All formats here need one rounding order only (each value is a product, or a product and a sum, of the
+/// same factors in the same order), so the comparison is on bits.
 TEST(Dequant, EqualsGgmlBitForBit) {
   SLUICE_NEEDS_DATA(index, "quant/INDEX.tsv");
   std::istringstream lines(test::read_text(index));

@@ -20,7 +20,9 @@ double value_by_definition(std::uint16_t bits) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-bool is_nan_half(std::uint16_t bits) { return (bits & 0x7fff) > 0x7c00; }
+bool is_nan_half(std::uint16_t bits) {
+  return (bits & 0x7fff) > 0x7c00;
+}
 
 TEST(F16, EveryFiniteHalfHasItsDefinedValueAndComesBack) {
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {

@@ -1,5 +1,5 @@
-// Goal: the reference product of every weight type is the dot product of its decoded weights, and no output depends
-// on what else is computed in the same call.
+// Goal: the reference product of every weight type is the dot product of its decoded weights, and no output
+// depends on what else is computed in the same call.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -37,7 +37,8 @@ struct Activations {
 };
 
 /// What the quantized activation stands for: d * q, exact in double.
-std::vector<double> dequantize(const GemmKernel& kernel, const Activations& x, std::size_t j, std::size_t n_cols) {
+std::vector<double> dequantize(const GemmKernel& kernel, const Activations& x, std::size_t j,
+                               std::size_t n_cols) {
   std::vector<double> values(n_cols);
   const std::size_t block = kernel.activation == ActivationFormat::q8_32 ? 32 : 256;
   const std::byte* row = x.row(j);
@@ -82,15 +83,19 @@ std::vector<double> magnitudes(TensorType type, const std::byte* row, std::size_
   return result;
 }
 
-/// Roundings that one product may pass on its way to the result, in units of k_epsilon of the sum of magnitudes.
+/// Roundings that one product may pass on its way to the result, in units of k_epsilon of the sum of
+/// magnitudes.
 double roundings(const GemmKernel& kernel, std::size_t n_cols) {
   switch (kernel.activation) {
     // The product, 16 additions in its lane, 4 of lanes, one per chunk.
-    case ActivationFormat::f32: return 1 + 16 + 4 + static_cast<double>(n_cols / 256 + 1);
+    case ActivationFormat::f32:
+      return 1 + 16 + 4 + static_cast<double>(n_cols / 256 + 1);
     // d_w * d_x, the integer's conversion, their product, the minimum's term, one addition per block; and the
     // decoded weight it is compared with has two or three of its own.
-    case ActivationFormat::q8_32: return 4 + 3 + static_cast<double>(n_cols / 32);
-    case ActivationFormat::q8_256: return 4 + 3 + static_cast<double>(n_cols / 256);
+    case ActivationFormat::q8_32:
+      return 4 + 3 + static_cast<double>(n_cols / 32);
+    case ActivationFormat::q8_256:
+      return 4 + 3 + static_cast<double>(n_cols / 256);
   }
   return 0;
 }
@@ -111,8 +116,21 @@ std::vector<TensorType> weight_types() {
   return types;
 }
 
+/// The types whose kernel sums integers.
+class GemmScalarIntegers : public GemmScalar {};
+
+std::vector<TensorType> integer_dot_types() {
+  std::vector<TensorType> types = weight_types();
+  std::erase_if(types, [](TensorType type) {
+    return scalar::find_scalar_gemm(type).activation == ActivationFormat::f32;
+  });
+  return types;
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, GemmScalarIntegers, testing::ValuesIn(integer_dot_types()),
+                         [](const auto& test) { return std::string(gguf::type_name(test.param)); });
 INSTANTIATE_TEST_SUITE_P(Types, GemmScalar, testing::ValuesIn(weight_types()),
-                         [](const auto& info) { return std::string(gguf::type_name(info.param)); });
+                         [](const auto& test) { return std::string(gguf::type_name(test.param)); });
 
 TEST(FindScalarGemm, RefusesIntegersAndUnknownIds) {
   for (const TensorType type : {TensorType::i8, TensorType::i16, TensorType::i32, TensorType::i64}) {
@@ -128,6 +146,7 @@ TEST(FindScalarGemm, EachTypeHasItsPartner) {
   EXPECT_EQ(scalar::find_scalar_gemm(TensorType::q4_k).activation, ActivationFormat::q8_256);
   EXPECT_EQ(scalar::find_scalar_gemm(TensorType::iq4_xs).activation, ActivationFormat::q8_256);
   EXPECT_EQ(scalar::find_scalar_gemm(TensorType::iq2_s).activation, ActivationFormat::f32);
+  EXPECT_EQ(integer_dot_types().size(), 13u);
 }
 
 TEST_P(GemmScalar, EqualsTheDotProductOfDecodedWeights) {
@@ -142,7 +161,8 @@ TEST_P(GemmScalar, EqualsTheDotProductOfDecodedWeights) {
     const Activations quantized(k, x, n_x, n_cols);
     const std::size_t w_row_bytes = gguf::row_bytes(type(), n_cols);
     std::vector<float> y(n_x * n_rows, 999.0f);
-    k.gemm(w.data(), w_row_bytes, n_rows, quantized.row(0), quantized.layout.row_bytes, n_x, n_cols, y.data(), n_rows);
+    k.gemm(w.data(), w_row_bytes, n_rows, quantized.row(0), quantized.layout.row_bytes, n_x, n_cols, y.data(),
+           n_rows);
 
     std::vector<float> decoded(n_cols);
     for (std::size_t i = 0; i < n_rows; ++i) {
@@ -160,11 +180,12 @@ TEST_P(GemmScalar, EqualsTheDotProductOfDecodedWeights) {
         }
         const double tolerance = roundings(k, n_cols) * k_epsilon * total * (1 + 0x1p-10);
         const double actual = y[j * n_rows + i];
-        EXPECT_LE(std::abs(actual - expected), tolerance) << "row " << i << ", x " << j << ", columns " << n_cols;
+        EXPECT_LE(std::abs(actual - expected), tolerance)
+            << "row " << i << ", x " << j << ", columns " << n_cols;
         EXPECT_LE(std::abs(actual - of_floats), tolerance + quantization)
             << "row " << i << ", x " << j << ", columns " << n_cols;
-        // The bounds above would accept anything if they were wide: the whole error stays well below the typical
-        // size of a sum of n random terms.
+        // The bounds above would accept anything if they were wide: the whole error stays well below the
+        // typical size of a sum of n random terms.
         EXPECT_LE(tolerance, 0.001 * total);
       }
     }
@@ -204,7 +225,8 @@ TEST_P(GemmScalar, ReadsRowsAtAnyAddressAndDistance) {
   const Activations x(k, test::random_floats(n_cols, 42), 1, n_cols);
   float expected[n_rows], actual[n_rows];
   k.gemm(w.data(), row_bytes, n_rows, x.row(0), x.layout.row_bytes, 1, n_cols, expected, n_rows);
-  k.gemm(spread.data() + shift, row_bytes + gap, n_rows, x.row(0), x.layout.row_bytes, 1, n_cols, actual, n_rows);
+  k.gemm(spread.data() + shift, row_bytes + gap, n_rows, x.row(0), x.layout.row_bytes, 1, n_cols, actual,
+         n_rows);
   EXPECT_EQ(std::memcmp(expected, actual, sizeof expected), 0);
 }
 
@@ -222,10 +244,29 @@ TEST_P(GemmScalar, ANanInTheInputReachesTheOutput) {
   }
 }
 
-/// The largest integers a format allows must not overflow the int32 sums: every q, scale and activation extreme.
-TEST_P(GemmScalar, SaturatedBlocksStayExact) {
+/// Where a block keeps its floating-point scales.
+std::size_t scale_bytes(TensorType type) {
+  switch (type) {
+    case TensorType::mxfp4:
+      return 1;
+    case TensorType::q4_1:
+    case TensorType::q5_1:
+    case TensorType::q2_k:
+    case TensorType::q4_k:
+    case TensorType::q5_k:
+      return 4;
+    default:
+      return 2;
+  }
+}
+bool has_scales_last(TensorType type) {
+  return type == TensorType::q2_k || type == TensorType::q3_k || type == TensorType::q6_k;
+}
+
+/// The largest integers a format allows must not overflow the int32 sums: every q, scale and activation
+/// extreme.
+TEST_P(GemmScalarIntegers, SaturatedBlocksStayExact) {
   const GemmKernel k = kernel();
-  if (k.activation == ActivationFormat::f32) GTEST_SKIP() << "no integer sums in this format's kernel";
   constexpr std::size_t n_cols = 256;
   const std::size_t row_bytes = gguf::row_bytes(type(), n_cols);
   for (const int fill : {0x00, 0x7f, 0x80, 0xff}) {
@@ -234,14 +275,8 @@ TEST_P(GemmScalar, SaturatedBlocksStayExact) {
     std::vector<std::byte> w(row_bytes, static_cast<std::byte>(fill));
     const std::size_t block_bytes = gguf::type_traits(type()).block_bytes;
     for (std::size_t at = 0; at < row_bytes; at += block_bytes) {
-      const bool scales_last = type() == TensorType::q2_k || type() == TensorType::q3_k || type() == TensorType::q6_k;
-      const std::size_t bytes = type() == TensorType::mxfp4 ? 1
-                                : type() == TensorType::q4_1 || type() == TensorType::q5_1 ||
-                                        type() == TensorType::q2_k || type() == TensorType::q4_k ||
-                                        type() == TensorType::q5_k
-                                    ? 4
-                                    : 2;
-      const std::size_t offset = at + (scales_last ? block_bytes - bytes : 0);
+      const std::size_t bytes = scale_bytes(type());
+      const std::size_t offset = at + (has_scales_last(type()) ? block_bytes - bytes : 0);
       std::memcpy(w.data() + offset, a.data() + offset, bytes);
     }
     std::vector<float> decoded(n_cols);

@@ -42,8 +42,9 @@ flags=$(PKG_CONFIG_PATH=$(dirname "$pc") pkg-config --cflags --libs sluice)
 
 echo "-- the installed program"
 "$prefix/bin/sluice" --version
-# Away from the checkout, so that the built-in model can only come from the installed tree.
 cd "$work"
+# A program from a build tree knows the checkout's models too: the installed one must take those beside it.
+"$prefix/bin/sluice" inspect tales --json | grep -qF "$share/sluice/models/" || fail "the installed model is not found"
 text=$("$prefix/bin/sluice" run tales -p "Once upon a time" -n 20 --seed 7 --memory 24M --ctx 256)
 [ -n "$text" ] || fail "the installed program printed no story"
 echo "$text"

@@ -2,8 +2,10 @@
 
 #include <array>
 #include <cstring>
+#include <initializer_list>
 #include <span>
 #include <stdexcept>
+#include <string>
 
 namespace sluice::test {
 namespace {
@@ -20,7 +22,9 @@ class Random {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
   }
-  std::uint32_t below(std::uint32_t bound) noexcept { return static_cast<std::uint32_t>((next() >> 32) * bound >> 32); }
+  std::uint32_t below(std::uint32_t bound) noexcept {
+    return static_cast<std::uint32_t>((next() >> 32) * bound >> 32);
+  }
   float unit() noexcept { return static_cast<float>(next() >> 40) * 0x1p-24f; }
 
  private:
@@ -28,12 +32,12 @@ class Random {
 };
 
 enum class Field : std::uint8_t {
-  f16,           ///< Half-precision scale.
-  f32,           ///< Single-precision scale.
-  exponent,      ///< MXFP4's shared power of two (E8M0).
-  ue4m3,         ///< NVFP4's unsigned E4M3 scale.
-  split_f16,     ///< IQ1_M: a half spread over the top nibbles of four 16-bit words.
-  f16_element,   ///< Element of an unquantized type.
+  f16,          ///< Half-precision scale.
+  f32,          ///< Single-precision scale.
+  exponent,     ///< MXFP4's shared power of two (E8M0).
+  ue4m3,        ///< NVFP4's unsigned E4M3 scale.
+  split_f16,    ///< IQ1_M: a half spread over the top nibbles of four 16-bit words.
+  f16_element,  ///< Element of an unquantized type.
   bf16_element,
   f32_element,
 };
@@ -43,8 +47,8 @@ struct FieldAt {
   Field field;
 };
 
-/// The bytes of a block that may not be arbitrary. Written out here, apart from the library's own block structs, so
-/// that a wrong offset there shows as a difference.
+/// The bytes of a block that may not be arbitrary. Written out here, apart from the library's own block
+/// structs, so that a wrong offset there shows as a difference.
 struct BlockRecipe {
   TensorType type;
   std::uint16_t elements;
@@ -53,7 +57,8 @@ struct BlockRecipe {
   std::uint8_t n_fields;
 };
 
-constexpr BlockRecipe recipe(TensorType type, int elements, int bytes, std::initializer_list<FieldAt> fields) {
+constexpr BlockRecipe recipe(TensorType type, int elements, int bytes,
+                             std::initializer_list<FieldAt> fields) {
   BlockRecipe result{type, static_cast<std::uint16_t>(elements), static_cast<std::uint16_t>(bytes), {}, 0};
   for (const FieldAt& field : fields) result.fields[result.n_fields++] = field;
   return result;
@@ -87,7 +92,8 @@ constexpr auto k_recipes = std::to_array<BlockRecipe>({
     recipe(TensorType::tq1_0, 256, 54, {{52, Field::f16}}),
     recipe(TensorType::tq2_0, 256, 66, {{64, Field::f16}}),
     recipe(TensorType::mxfp4, 32, 17, {{0, Field::exponent}}),
-    recipe(TensorType::nvfp4, 64, 36, {{0, Field::ue4m3}, {1, Field::ue4m3}, {2, Field::ue4m3}, {3, Field::ue4m3}}),
+    recipe(TensorType::nvfp4, 64, 36,
+           {{0, Field::ue4m3}, {1, Field::ue4m3}, {2, Field::ue4m3}, {3, Field::ue4m3}}),
 });
 
 const BlockRecipe& find_recipe(TensorType type) {
@@ -105,16 +111,26 @@ std::uint16_t random_f16(Random& random, int lowest, int highest) {
   return static_cast<std::uint16_t>(random.below(2) << 15 | exponent << 10 | random.below(1u << 10));
 }
 
-void put_u16(std::byte* at, std::uint16_t value) { std::memcpy(at, &value, sizeof value); }
-void put_f32(std::byte* at, float value) { std::memcpy(at, &value, sizeof value); }
+void put_u16(std::byte* at, std::uint16_t value) {
+  std::memcpy(at, &value, sizeof value);
+}
+void put_f32(std::byte* at, float value) {
+  std::memcpy(at, &value, sizeof value);
+}
 
 void fill_field(std::byte* block, FieldAt at, Random& random) {
   std::byte* place = block + at.offset;
   switch (at.field) {
-    case Field::f16: return put_u16(place, random_f16(random, -10, -4));
-    case Field::f32: return put_f32(place, (random.unit() - 0.5f) * 0.02f);
-    case Field::exponent: *place = static_cast<std::byte>(117 + random.below(8)); return;
-    case Field::ue4m3: *place = static_cast<std::byte>(random.below(0x40)); return;
+    case Field::f16:
+      return put_u16(place, random_f16(random, -10, -4));
+    case Field::f32:
+      return put_f32(place, (random.unit() - 0.5f) * 0.02f);
+    case Field::exponent:
+      *place = static_cast<std::byte>(117 + random.below(8));
+      return;
+    case Field::ue4m3:
+      *place = static_cast<std::byte>(random.below(0x20));
+      return;
     case Field::split_f16: {
       const std::uint16_t scale = random_f16(random, -10, -4);
       for (int word = 0; word < 4; ++word) {
@@ -124,22 +140,26 @@ void fill_field(std::byte* block, FieldAt at, Random& random) {
       }
       return;
     }
-    case Field::f16_element: return put_u16(place, random_f16(random, -8, 0));
+    case Field::f16_element:
+      return put_u16(place, random_f16(random, -8, 0));
     case Field::bf16_element: {
       const std::uint32_t exponent = 119 + random.below(9);
-      return put_u16(place, static_cast<std::uint16_t>(random.below(2) << 15 | exponent << 7 | random.below(128)));
+      return put_u16(place,
+                     static_cast<std::uint16_t>(random.below(2) << 15 | exponent << 7 | random.below(128)));
     }
-    case Field::f32_element: return put_f32(place, random.unit() * 2.0f - 1.0f);
+    case Field::f32_element:
+      return put_f32(place, random.unit() * 2.0f - 1.0f);
   }
 }
 
 }  // namespace
 
-std::vector<std::byte> random_rows(TensorType type, std::size_t n_rows, std::size_t n_cols, std::uint64_t seed) {
+std::vector<std::byte> random_rows(TensorType type, std::size_t n_rows, std::size_t n_cols,
+                                   std::uint64_t seed) {
   const BlockRecipe& block = find_recipe(type);
   if (n_cols % block.elements != 0) {
-    throw std::invalid_argument("random_rows: " + std::to_string(n_cols) + " columns are no multiple of the block of " +
-                                std::to_string(block.elements));
+    throw std::invalid_argument("random_rows: " + std::to_string(n_cols) +
+                                " columns are no multiple of the block of " + std::to_string(block.elements));
   }
   Random random(seed * 64 + static_cast<std::uint32_t>(type));
   std::vector<std::byte> rows(n_rows * (n_cols / block.elements) * block.bytes);

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <initializer_list>
 #include <map>
 #include <memory>
 #include <span>
@@ -75,14 +74,14 @@ class RawBytes {
   }
   RawBytes& string(std::string_view value) { return u64(value.size()).text(value); }
   RawBytes& zeros(std::size_t n_bytes) {
-    bytes_.resize(bytes_.size() + n_bytes);
+    bytes_.resize(bytes_.size() + n_bytes, std::byte{0});
     return *this;
   }
   RawBytes& pad_to(std::size_t alignment) { return zeros((alignment - bytes_.size() % alignment) % alignment); }
   RawBytes& header(std::uint64_t n_tensors, std::uint64_t n_entries, std::uint32_t version = 3) {
     return text("GGUF").u32(version).u64(n_tensors).u64(n_entries);
   }
-  RawBytes& tensor(std::string_view name, std::initializer_list<std::uint64_t> dims, std::uint32_t type_id,
+  RawBytes& tensor(std::string_view name, const std::vector<std::uint64_t>& dims, std::uint32_t type_id,
                    std::uint64_t offset) {
     string(name).u32(static_cast<std::uint32_t>(dims.size()));
     for (const std::uint64_t dim : dims) u64(dim);

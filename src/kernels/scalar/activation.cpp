@@ -21,7 +21,9 @@ constexpr std::size_t pad(std::size_t bytes) noexcept {
 ActivationLayout activation_layout(ActivationFormat format, std::size_t n) noexcept {
   ActivationLayout layout;
   switch (format) {
-    case ActivationFormat::f32: layout.row_bytes = pad(n * sizeof(float)); break;
+    case ActivationFormat::f32:
+      layout.row_bytes = pad(n * sizeof(float));
+      break;
     case ActivationFormat::q8_32:
       layout.scale_offset = pad(n);
       layout.sum_offset = layout.scale_offset + pad(n / 32 * sizeof(float));
@@ -38,9 +40,12 @@ ActivationLayout activation_layout(ActivationFormat format, std::size_t n) noexc
 
 void quantize_activation(ActivationFormat format, const float* x, std::size_t n, void* out) noexcept {
   switch (format) {
-    case ActivationFormat::f32: return scalar::quantize_f32(x, n, out);
-    case ActivationFormat::q8_32: return scalar::quantize_q8_32(x, n, out);
-    case ActivationFormat::q8_256: return scalar::quantize_q8_256(x, n, out);
+    case ActivationFormat::f32:
+      return scalar::quantize_f32(x, n, out);
+    case ActivationFormat::q8_32:
+      return scalar::quantize_q8_32(x, n, out);
+    case ActivationFormat::q8_256:
+      return scalar::quantize_q8_256(x, n, out);
   }
 }
 
@@ -56,7 +61,8 @@ float round_small(float value) noexcept {
 /// Writes the block's q and returns its d.
 float quantize_block(const float* x, std::size_t n, std::int8_t* q) noexcept {
   std::uint32_t largest = 0;
-  for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, std::bit_cast<std::uint32_t>(x[i]) & 0x7fffffffu);
+  for (std::size_t i = 0; i < n; ++i)
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(x[i]) & 0x7fffffffu);
   const float d = std::bit_cast<float>(largest) / 127.0f;
   // Both comparisons are false for NaN.
   if (!(d > 0.0f && d < std::bit_cast<float>(0x7f800000u))) {
@@ -77,8 +83,8 @@ std::int32_t sum_of(const std::int8_t* q, std::size_t n) noexcept {
 
 /// Sums of `sum_elements` quants, stored as Sum, after blocks of `block_elements` that share a scale.
 template <typename Sum>
-void quantize_row(ActivationFormat format, std::size_t block_elements, std::size_t sum_elements, const float* x,
-                  std::size_t n, void* out) noexcept {
+void quantize_row(ActivationFormat format, std::size_t block_elements, std::size_t sum_elements,
+                  const float* x, std::size_t n, void* out) noexcept {
   const ActivationLayout layout = activation_layout(format, n);
   auto* q = static_cast<std::int8_t*>(out);
   auto* scales = reinterpret_cast<float*>(q + layout.scale_offset);

@@ -7,8 +7,9 @@
 #include "gguf/types.hpp"
 #include "kernels/quant.hpp"
 
-// The block layouts of GGUF's tensor types, as ggml defines them (ggml-common.h of ggml-org/ggml). All members are
-// bytes, so every struct has alignment 1 and its exact file size: a row may lie at any address of a read buffer.
+// The block layouts of GGUF's tensor types, as ggml defines them (ggml-common.h of ggml-org/ggml). All
+// members are bytes, so every struct has alignment 1 and its exact file size: a row may lie at any address of
+// a read buffer.
 namespace sluice::kernels::scalar {
 
 /// Little-endian words at any address; compilers make one load of them.
@@ -34,7 +35,8 @@ struct Half {
   float value() const noexcept { return f16_to_f32(bits); }
 };
 
-// --- Unquantized: blocks of one element -----------------------------------------------------------------------
+// --- Unquantized: blocks of one element
+// -----------------------------------------------------------------------
 struct BlockF32 {
   static constexpr std::size_t k_elements = 1;
   Le32 bits;
@@ -68,8 +70,9 @@ struct BlockI64 {
   Le64 bits;
 };
 
-// --- 32 elements, one scale -----------------------------------------------------------------------------------
-// Four-bit digits: byte j holds element j in its low nibble and element j + 16 in its high nibble.
+// --- 32 elements, one scale
+// ----------------------------------------------------------------------------------- Four-bit digits: byte j
+// holds element j in its low nibble and element j + 16 in its high nibble.
 
 /// w = d * (q - 8)
 struct BlockQ4_0 {
@@ -122,15 +125,16 @@ struct BlockMxfp4 {
   std::uint8_t qs[16];
 };
 
-/// 64 elements in four sub-blocks of 16: w = ue4m3(d[s]) / 2 * k_fp4_values[q]. Sub-block s owns qs[8s .. 8s+7],
-/// low nibbles first.
+/// 64 elements in four sub-blocks of 16: w = ue4m3(d[s]) / 2 * k_fp4_values[q]. Sub-block s owns qs[8s ..
+/// 8s+7], low nibbles first.
 struct BlockNvfp4 {
   static constexpr std::size_t k_elements = 64;
   std::uint8_t d[4];
   std::uint8_t qs[32];
 };
 
-// --- K-quants: 256 elements in sub-blocks with integer scales -------------------------------------------------
+// --- K-quants: 256 elements in sub-blocks with integer scales
+// -------------------------------------------------
 
 /// w = (d * scale) * q - (dmin * min), per 16: scale in the low nibble of scales[s], min in the high one.
 /// Each half of 128 elements owns 32 bytes of qs; element 32 p + l of it is bit pair p of byte l.
@@ -140,8 +144,9 @@ struct BlockQ2K {
   std::uint8_t qs[64];
   Half d, dmin;
 };
-/// w = d * (scale - 32) * q, per 16; q = low bit pair (as Q2_K) - 4 unless the mask bit is set: element 32 g + l of
-/// the block has bit g of hmask[l]. The 6-bit scales: low nibbles in bytes 0-7, high bit pairs in bytes 8-11.
+/// w = d * (scale - 32) * q, per 16; q = low bit pair (as Q2_K) - 4 unless the mask bit is set: element 32 g
+/// + l of the block has bit g of hmask[l]. The 6-bit scales: low nibbles in bytes 0-7, high bit pairs in
+/// bytes 8-11.
 struct BlockQ3K {
   static constexpr std::size_t k_elements = 256;
   std::uint8_t hmask[32];
@@ -165,8 +170,8 @@ struct BlockQ5K {
   std::uint8_t qh[32];
   std::uint8_t qs[128];
 };
-/// w = d * scale * (q - 32), per 16. Each half of 128 owns 64 bytes of ql and 32 of qh; its element 32 p + l has
-/// nibble p / 2 of ql[32 (p % 2) + l] and bit pair p of qh[l].
+/// w = d * scale * (q - 32), per 16. Each half of 128 owns 64 bytes of ql and 32 of qh; its element 32 p + l
+/// has nibble p / 2 of ql[32 (p % 2) + l] and bit pair p of qh[l].
 struct BlockQ6K {
   static constexpr std::size_t k_elements = 256;
   std::uint8_t ql[128];
@@ -181,8 +186,8 @@ struct BlockQ8K {
   std::int8_t qs[256];
   Le16 bsums[16];
 };
-/// w = d * (scale - 32) * k_iq4_values[q], per 32: low nibbles of the scales in scales_l, high pairs in scales_h.
-/// Each 32 elements own 16 bytes of qs, low nibbles first.
+/// w = d * (scale - 32) * k_iq4_values[q], per 32: low nibbles of the scales in scales_l, high pairs in
+/// scales_h. Each 32 elements own 16 bytes of qs, low nibbles first.
 struct BlockIq4Xs {
   static constexpr std::size_t k_elements = 256;
   Half d;
@@ -191,10 +196,11 @@ struct BlockIq4Xs {
   std::uint8_t qs[128];
 };
 
-// --- Grid formats: eight or four elements are one point of a codebook (iq_tables.hpp) -------------------------
+// --- Grid formats: eight or four elements are one point of a codebook (iq_tables.hpp)
+// -------------------------
 
-/// w = d * (0.5 + scale) / 4 * grid * sign, per 32: four index bytes, then a word of four 7-bit sign codes and the
-/// scale in the top nibble.
+/// w = d * (0.5 + scale) / 4 * grid * sign, per 32: four index bytes, then a word of four 7-bit sign codes
+/// and the scale in the top nibble.
 struct BlockIq2Xxs {
   static constexpr std::size_t k_elements = 256;
   struct Group {
@@ -227,8 +233,8 @@ struct BlockIq3Xxs {
   std::uint8_t qs[64];
   Le32 signs_scale[8];
 };
-/// w = d * (1 + 2 scale) * grid * sign; 9 bits of index per 4 elements (qs and a bit of qh), explicit sign bits, a
-/// scale nibble per 32.
+/// w = d * (1 + 2 scale) * grid * sign; 9 bits of index per 4 elements (qs and a bit of qh), explicit sign
+/// bits, a scale nibble per 32.
 struct BlockIq3S {
   static constexpr std::size_t k_elements = 256;
   Half d;
@@ -237,16 +243,17 @@ struct BlockIq3S {
   std::uint8_t signs[32];
   std::uint8_t scales[4];
 };
-/// w = d * (2 scale + 1) * (grid + delta), delta = +-1/8. qh, a word per 32 elements: four 3-bit index tops, the
-/// scale in bits 12-14, the sign of delta in bit 15.
+/// w = d * (2 scale + 1) * (grid + delta), delta = +-1/8. qh, a word per 32 elements: four 3-bit index tops,
+/// the scale in bits 12-14, the sign of delta in bit 15.
 struct BlockIq1S {
   static constexpr std::size_t k_elements = 256;
   Half d;
   std::uint8_t qs[32];
   Le16 qh[8];
 };
-/// Same value; a nibble of qh per 8 elements: index top and, in bit 3, the sign of delta. scales: four words, each
-/// with four 3-bit scales (per 16 elements) and, in its top nibble, a quarter of the half d (lowest first).
+/// Same value; a nibble of qh per 8 elements: index top and, in bit 3, the sign of delta. scales: four words,
+/// each with four 3-bit scales (per 16 elements) and, in its top nibble, a quarter of the half d (lowest
+/// first).
 struct BlockIq1M {
   static constexpr std::size_t k_elements = 256;
   std::uint8_t qs[32];
@@ -254,11 +261,13 @@ struct BlockIq1M {
   Le16 scales[4];
 };
 
-// --- Ternary: w = d * (q - 1) ---------------------------------------------------------------------------------
+// --- Ternary: w = d * (q - 1)
+// ---------------------------------------------------------------------------------
 
-/// Five base-3 digits a byte, stored as a fraction of 256 rounded up, so that the n-th digit is the whole part of 3
-/// times the fraction left after multiplying by 3^n. qs[0..31] hold elements 0-159 (digit n of byte m is element
-/// 32 n + m), qs[32..47] elements 160-239 (160 + 16 n + m), qh elements 240-255 (240 + 4 n + m, four digits).
+/// Five base-3 digits a byte, stored as a fraction of 256 rounded up, so that the n-th digit is the whole
+/// part of 3 times the fraction left after multiplying by 3^n. qs[0..31] hold elements 0-159 (digit n of byte
+/// m is element 32 n + m), qs[32..47] elements 160-239 (160 + 16 n + m), qh elements 240-255 (240 + 4 n + m,
+/// four digits).
 struct BlockTq1_0 {
   static constexpr std::size_t k_elements = 256;
   std::uint8_t qs[48];
@@ -282,17 +291,19 @@ static_assert(has_file_size<BlockI32>(4) && has_file_size<BlockI64>(8));
 static_assert(has_file_size<BlockQ4_0>(18) && has_file_size<BlockQ4_1>(20));
 static_assert(has_file_size<BlockQ5_0>(22) && has_file_size<BlockQ5_1>(24));
 static_assert(has_file_size<BlockQ8_0>(34) && has_file_size<BlockQ8_1>(36));
-static_assert(has_file_size<BlockIq4Nl>(18) && has_file_size<BlockMxfp4>(17) && has_file_size<BlockNvfp4>(36));
+static_assert(has_file_size<BlockIq4Nl>(18) && has_file_size<BlockMxfp4>(17) &&
+              has_file_size<BlockNvfp4>(36));
 static_assert(has_file_size<BlockQ2K>(84) && has_file_size<BlockQ3K>(110) && has_file_size<BlockQ4K>(144));
 static_assert(has_file_size<BlockQ5K>(176) && has_file_size<BlockQ6K>(210) && has_file_size<BlockQ8K>(292));
 static_assert(has_file_size<BlockIq4Xs>(136));
-static_assert(has_file_size<BlockIq2Xxs>(66) && has_file_size<BlockIq2Xs>(74) && has_file_size<BlockIq2S>(82));
+static_assert(has_file_size<BlockIq2Xxs>(66) && has_file_size<BlockIq2Xs>(74) &&
+              has_file_size<BlockIq2S>(82));
 static_assert(has_file_size<BlockIq3Xxs>(98) && has_file_size<BlockIq3S>(110));
 static_assert(has_file_size<BlockIq1S>(50) && has_file_size<BlockIq1M>(56));
 static_assert(has_file_size<BlockTq1_0>(54) && has_file_size<BlockTq2_0>(66));
 
-/// Calls visitor.template operator()<Block>() with the block struct of a type and returns true; false when the
-/// id names no type.
+/// Calls visitor.template operator()<Block>() with the block struct of a type and returns true; false when
+/// the id names no type.
 template <typename Visitor>
 constexpr bool visit_block(TensorType type, Visitor&& visitor) {
   const auto call = [&visitor]<typename Block>() {
@@ -300,39 +311,72 @@ constexpr bool visit_block(TensorType type, Visitor&& visitor) {
     return true;
   };
   switch (type) {
-    case TensorType::f32: return call.template operator()<BlockF32>();
-    case TensorType::f16: return call.template operator()<BlockF16>();
-    case TensorType::bf16: return call.template operator()<BlockBf16>();
-    case TensorType::f64: return call.template operator()<BlockF64>();
-    case TensorType::i8: return call.template operator()<BlockI8>();
-    case TensorType::i16: return call.template operator()<BlockI16>();
-    case TensorType::i32: return call.template operator()<BlockI32>();
-    case TensorType::i64: return call.template operator()<BlockI64>();
-    case TensorType::q4_0: return call.template operator()<BlockQ4_0>();
-    case TensorType::q4_1: return call.template operator()<BlockQ4_1>();
-    case TensorType::q5_0: return call.template operator()<BlockQ5_0>();
-    case TensorType::q5_1: return call.template operator()<BlockQ5_1>();
-    case TensorType::q8_0: return call.template operator()<BlockQ8_0>();
-    case TensorType::q8_1: return call.template operator()<BlockQ8_1>();
-    case TensorType::iq4_nl: return call.template operator()<BlockIq4Nl>();
-    case TensorType::mxfp4: return call.template operator()<BlockMxfp4>();
-    case TensorType::nvfp4: return call.template operator()<BlockNvfp4>();
-    case TensorType::q2_k: return call.template operator()<BlockQ2K>();
-    case TensorType::q3_k: return call.template operator()<BlockQ3K>();
-    case TensorType::q4_k: return call.template operator()<BlockQ4K>();
-    case TensorType::q5_k: return call.template operator()<BlockQ5K>();
-    case TensorType::q6_k: return call.template operator()<BlockQ6K>();
-    case TensorType::q8_k: return call.template operator()<BlockQ8K>();
-    case TensorType::iq4_xs: return call.template operator()<BlockIq4Xs>();
-    case TensorType::iq2_xxs: return call.template operator()<BlockIq2Xxs>();
-    case TensorType::iq2_xs: return call.template operator()<BlockIq2Xs>();
-    case TensorType::iq2_s: return call.template operator()<BlockIq2S>();
-    case TensorType::iq3_xxs: return call.template operator()<BlockIq3Xxs>();
-    case TensorType::iq3_s: return call.template operator()<BlockIq3S>();
-    case TensorType::iq1_s: return call.template operator()<BlockIq1S>();
-    case TensorType::iq1_m: return call.template operator()<BlockIq1M>();
-    case TensorType::tq1_0: return call.template operator()<BlockTq1_0>();
-    case TensorType::tq2_0: return call.template operator()<BlockTq2_0>();
+    case TensorType::f32:
+      return call.template operator()<BlockF32>();
+    case TensorType::f16:
+      return call.template operator()<BlockF16>();
+    case TensorType::bf16:
+      return call.template operator()<BlockBf16>();
+    case TensorType::f64:
+      return call.template operator()<BlockF64>();
+    case TensorType::i8:
+      return call.template operator()<BlockI8>();
+    case TensorType::i16:
+      return call.template operator()<BlockI16>();
+    case TensorType::i32:
+      return call.template operator()<BlockI32>();
+    case TensorType::i64:
+      return call.template operator()<BlockI64>();
+    case TensorType::q4_0:
+      return call.template operator()<BlockQ4_0>();
+    case TensorType::q4_1:
+      return call.template operator()<BlockQ4_1>();
+    case TensorType::q5_0:
+      return call.template operator()<BlockQ5_0>();
+    case TensorType::q5_1:
+      return call.template operator()<BlockQ5_1>();
+    case TensorType::q8_0:
+      return call.template operator()<BlockQ8_0>();
+    case TensorType::q8_1:
+      return call.template operator()<BlockQ8_1>();
+    case TensorType::iq4_nl:
+      return call.template operator()<BlockIq4Nl>();
+    case TensorType::mxfp4:
+      return call.template operator()<BlockMxfp4>();
+    case TensorType::nvfp4:
+      return call.template operator()<BlockNvfp4>();
+    case TensorType::q2_k:
+      return call.template operator()<BlockQ2K>();
+    case TensorType::q3_k:
+      return call.template operator()<BlockQ3K>();
+    case TensorType::q4_k:
+      return call.template operator()<BlockQ4K>();
+    case TensorType::q5_k:
+      return call.template operator()<BlockQ5K>();
+    case TensorType::q6_k:
+      return call.template operator()<BlockQ6K>();
+    case TensorType::q8_k:
+      return call.template operator()<BlockQ8K>();
+    case TensorType::iq4_xs:
+      return call.template operator()<BlockIq4Xs>();
+    case TensorType::iq2_xxs:
+      return call.template operator()<BlockIq2Xxs>();
+    case TensorType::iq2_xs:
+      return call.template operator()<BlockIq2Xs>();
+    case TensorType::iq2_s:
+      return call.template operator()<BlockIq2S>();
+    case TensorType::iq3_xxs:
+      return call.template operator()<BlockIq3Xxs>();
+    case TensorType::iq3_s:
+      return call.template operator()<BlockIq3S>();
+    case TensorType::iq1_s:
+      return call.template operator()<BlockIq1S>();
+    case TensorType::iq1_m:
+      return call.template operator()<BlockIq1M>();
+    case TensorType::tq1_0:
+      return call.template operator()<BlockTq1_0>();
+    case TensorType::tq2_0:
+      return call.template operator()<BlockTq2_0>();
   }
   return false;
 }

@@ -5,11 +5,13 @@
 
 #include "kernels/scalar/blocks.hpp"
 
-// From blocks to numbers. A format with a partner in 8-bit activations has unpack() (integers and their scales,
-// from which both decoding and integer dot products follow); the others have decode() straight to floats.
+// From blocks to numbers. A format with a partner in 8-bit activations has unpack() (integers and their
+// scales, from which both decoding and integer dot products follow); the others have decode() straight to
+// floats.
 namespace sluice::kernels::scalar {
 
-/// A block of 32: w = scale * q + min. Formats without a minimum set it to -0, which changes no bit when added.
+/// A block of 32: w = scale * q + min. Formats without a minimum set it to -0, which changes no bit when
+/// added.
 struct Unpacked32 {
   std::int8_t q[32];
   float scale = 0.0f;
@@ -41,9 +43,13 @@ void unpack(const BlockQ6K& block, Unpacked256& out) noexcept;
 void unpack(const BlockIq4Xs& block, Unpacked256& out) noexcept;
 
 template <typename Block>
-concept UnpacksTo32 = requires(const Block& block, Unpacked32& out) { unpack(block, out); };
+concept UnpacksTo32 = requires(const Block& block, Unpacked32& out) {
+  unpack(block, out);
+};
 template <typename Block>
-concept UnpacksTo256 = requires(const Block& block, Unpacked256& out) { unpack(block, out); };
+concept UnpacksTo256 = requires(const Block& block, Unpacked256& out) {
+  unpack(block, out);
+};
 
 /// Each writes Block::k_elements floats.
 void decode(const BlockF32& block, float* out) noexcept;

@@ -7,9 +7,9 @@
 namespace sluice::kernels::scalar {
 namespace {
 
-/// The eight 6-bit scales and mins of Q4_K and Q5_K. Bytes 0-3 and 4-7 hold the first four scales and mins in their
-/// low six bits; the other four have their low nibbles in bytes 8-11 (scale low, min high) and their top two bits
-/// in the top bits of bytes 0-3 and 4-7. Each is written twice, once per 16 elements.
+/// The eight 6-bit scales and mins of Q4_K and Q5_K. Bytes 0-3 and 4-7 hold the first four scales and mins in
+/// their low six bits; the other four have their low nibbles in bytes 8-11 (scale low, min high) and their
+/// top two bits in the top bits of bytes 0-3 and 4-7. Each is written twice, once per 16 elements.
 void unpack_scales_6bit(const std::uint8_t (&packed)[12], std::int8_t* scale, std::uint8_t* min) noexcept {
   for (std::size_t g = 0; g < 8; ++g) {
     unsigned s, m;
@@ -46,7 +46,8 @@ void unpack(const BlockQ2K& block, Unpacked256& out) noexcept {
   }
   for (std::size_t g = 0; g < 8; ++g) {
     const std::uint8_t* qs = block.qs + 32 * (g / 4);
-    for (std::size_t l = 0; l < 32; ++l) out.q[32 * g + l] = static_cast<std::int8_t>(qs[l] >> 2 * (g % 4) & 3);
+    for (std::size_t l = 0; l < 32; ++l)
+      out.q[32 * g + l] = static_cast<std::int8_t>(qs[l] >> 2 * (g % 4) & 3);
   }
 }
 

@@ -1,4 +1,5 @@
-// Elements that are plain numbers, and blocks of 32 (or 64) with one scale.
+// Elements that are plain numbers, blocks of 32 (or 64) with one scale, and the choice of decoder for a whole
+// row.
 #include <bit>
 
 #include "kernels/scalar/decode.hpp"
@@ -17,7 +18,8 @@ void split_nibbles(const std::uint8_t (&qs)[k_half], std::uint8_t* digits) noexc
   }
 }
 
-void unpack_nibbles(const std::uint8_t (&qs)[k_half], std::uint32_t fifth_bits, int zero, std::int8_t* q) noexcept {
+void unpack_nibbles(const std::uint8_t (&qs)[k_half], std::uint32_t fifth_bits, int zero,
+                    std::int8_t* q) noexcept {
   std::uint8_t digits[2 * k_half];
   split_nibbles(qs, digits);
   for (std::size_t j = 0; j < 2 * k_half; ++j) {
@@ -52,14 +54,24 @@ float half_of_ue4m3(std::uint8_t bits) noexcept {
 
 }  // namespace
 
-void decode(const BlockF32& block, float* out) noexcept { *out = std::bit_cast<float>(std::uint32_t{block.bits}); }
-void decode(const BlockF16& block, float* out) noexcept { *out = block.value.value(); }
-void decode(const BlockBf16& block, float* out) noexcept { *out = bf16_to_f32(block.bits); }
+void decode(const BlockF32& block, float* out) noexcept {
+  *out = std::bit_cast<float>(std::uint32_t{block.bits});
+}
+void decode(const BlockF16& block, float* out) noexcept {
+  *out = block.value.value();
+}
+void decode(const BlockBf16& block, float* out) noexcept {
+  *out = bf16_to_f32(block.bits);
+}
 void decode(const BlockF64& block, float* out) noexcept {
   *out = static_cast<float>(std::bit_cast<double>(std::uint64_t{block.bits}));
 }
-void decode(const BlockI8& block, float* out) noexcept { *out = block.value; }
-void decode(const BlockI16& block, float* out) noexcept { *out = static_cast<std::int16_t>(std::uint16_t{block.bits}); }
+void decode(const BlockI8& block, float* out) noexcept {
+  *out = block.value;
+}
+void decode(const BlockI16& block, float* out) noexcept {
+  *out = static_cast<std::int16_t>(std::uint16_t{block.bits});
+}
 void decode(const BlockI32& block, float* out) noexcept {
   *out = static_cast<float>(static_cast<std::int32_t>(std::uint32_t{block.bits}));
 }
@@ -125,3 +137,12 @@ void decode(const BlockNvfp4& block, float* out) noexcept {
 }
 
 }  // namespace sluice::kernels::scalar
+
+namespace sluice::kernels {
+
+bool dequantize_row(TensorType type, const void* source, float* destination, std::size_t n) noexcept {
+  return scalar::visit_block(type,
+                             [&]<typename Block>() { scalar::decode_row<Block>(source, destination, n); });
+}
+
+}  // namespace sluice::kernels

@@ -11,8 +11,9 @@
 namespace sluice::kernels::scalar {
 namespace {
 
-// All three kernels walk row by row and block by block, keeping the running sums in y: a block is unpacked once for
-// all activation rows, and the sum of one (i, j) sees its blocks in the same order whatever n_rows and n_x are.
+// All three kernels walk row by row and block by block, keeping the running sums in y: a block is unpacked
+// once for all activation rows, and the sum of one (i, j) sees its blocks in the same order whatever n_rows
+// and n_x are.
 
 const std::byte* row_at(const void* base, std::size_t row_bytes, std::size_t row) noexcept {
   return static_cast<const std::byte*>(base) + row * row_bytes;
@@ -41,13 +42,14 @@ struct ActivationRow {
 };
 
 template <typename Block>
-constexpr bool k_has_min = std::same_as<Block, BlockQ4_1> || std::same_as<Block, BlockQ5_1> ||
-                           std::same_as<Block, BlockQ2K> || std::same_as<Block, BlockQ4K> ||
-                           std::same_as<Block, BlockQ5K>;
+constexpr bool k_has_min =
+    std::same_as<Block, BlockQ4_1> || std::same_as<Block, BlockQ5_1> || std::same_as<Block, BlockQ2K> ||
+    std::same_as<Block, BlockQ4K> || std::same_as<Block, BlockQ5K>;
 
 template <UnpacksTo32 Block>
-void gemm_q8_32(const void* w, std::size_t w_row_bytes, std::size_t n_rows, const void* x, std::size_t x_row_bytes,
-                std::size_t n_x, std::size_t n_cols, float* y, std::size_t y_stride) noexcept {
+void gemm_q8_32(const void* w, std::size_t w_row_bytes, std::size_t n_rows, const void* x,
+                std::size_t x_row_bytes, std::size_t n_x, std::size_t n_cols, float* y,
+                std::size_t y_stride) noexcept {
   const ActivationLayout layout = activation_layout(ActivationFormat::q8_32, n_cols);
   for (std::size_t i = 0; i < n_rows; ++i) {
     const auto* blocks = reinterpret_cast<const Block*>(row_at(w, w_row_bytes, i));
@@ -67,8 +69,9 @@ void gemm_q8_32(const void* w, std::size_t w_row_bytes, std::size_t n_rows, cons
 }
 
 template <UnpacksTo256 Block>
-void gemm_q8_256(const void* w, std::size_t w_row_bytes, std::size_t n_rows, const void* x, std::size_t x_row_bytes,
-                 std::size_t n_x, std::size_t n_cols, float* y, std::size_t y_stride) noexcept {
+void gemm_q8_256(const void* w, std::size_t w_row_bytes, std::size_t n_rows, const void* x,
+                 std::size_t x_row_bytes, std::size_t n_x, std::size_t n_cols, float* y,
+                 std::size_t y_stride) noexcept {
   const ActivationLayout layout = activation_layout(ActivationFormat::q8_256, n_cols);
   for (std::size_t i = 0; i < n_rows; ++i) {
     const auto* blocks = reinterpret_cast<const Block*>(row_at(w, w_row_bytes, i));
@@ -145,7 +148,8 @@ GemmKernel kernel_of() noexcept {
 }
 
 bool is_integer(TensorType type) noexcept {
-  return type == TensorType::i8 || type == TensorType::i16 || type == TensorType::i32 || type == TensorType::i64;
+  return type == TensorType::i8 || type == TensorType::i16 || type == TensorType::i32 ||
+         type == TensorType::i64;
 }
 
 }  // namespace

@@ -3,9 +3,9 @@
 #include <cstddef>
 
 // Source of the constants: the grids iq2xxs, iq2xs, iq2s, iq3xxs, iq3s and iq1s of ggml (ggml-common.h and
-// gguf-py/gguf/quants.py of ggml-org/llama.cpp, MIT). Each point is one number here: element e is digit e of it,
-// counted from the lowest, in base 4 (written in hexadecimal) or base 8 (written in octal), and a digit stands for
-// one of the few magnitudes the format uses.
+// gguf-py/gguf/quants.py of ggml-org/llama.cpp, MIT). Each point is one number here: element e is digit e of
+// it, counted from the lowest, in base 4 (written in hexadecimal) or base 8 (written in octal), and a digit
+// stands for one of the few magnitudes the format uses.
 namespace sluice::kernels::scalar {
 namespace {
 

@@ -6,7 +6,8 @@
 
 namespace sluice::kernels::scalar {
 
-// The codebooks of the IQ formats. They are part of the file format: an index in a file means exactly these points.
+// The codebooks of the IQ formats. They are part of the file format: an index in a file means exactly these
+// points.
 
 using Grid8 = std::array<std::uint8_t, 8>;  ///< Magnitudes of 8 elements; signs come from elsewhere.
 using Grid4 = std::array<std::uint8_t, 4>;
@@ -27,8 +28,8 @@ inline constexpr std::array<std::int8_t, 16> k_iq4_values = {-127, -104, -83, -6
 inline constexpr std::array<std::int8_t, 16> k_fp4_values = {0, 1,  2,  3,  4,  6,  8,  12,
                                                              0, -1, -2, -3, -4, -6, -8, -12};
 
-/// The eight sign bits of a 7-bit sign code: an even number of elements is negative, so the eighth bit is the parity
-/// of the others.
+/// The eight sign bits of a 7-bit sign code: an even number of elements is negative, so the eighth bit is the
+/// parity of the others.
 constexpr std::uint8_t expand_signs(std::uint32_t code) noexcept {
   code &= 0x7f;
   return static_cast<std::uint8_t>(code | (std::popcount(code) & 1u) << 7);

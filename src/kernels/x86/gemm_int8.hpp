@@ -2,8 +2,8 @@
 
 // The driver of the 8-bit kernels. Include after the vector vocabulary and the packers.
 //
-// k_lanes weight rows are decoded once, 256 elements at a time, into a panel on the stack; every activation row is
-// then multiplied with the panel. A lane is one weight row, so
+// k_panels * k_lanes weight rows are decoded once, 256 elements at a time, into panels on the stack; every activation
+// row is then multiplied with the panels. A lane is one weight row, so
 //   y = chain over blocks b of fma(float(I_b), d_w * d_x, y), I_b an exact 32-bit integer,
 // is the whole arithmetic of an element: it depends neither on the tile an element falls in nor on the instruction
 // set. Formats with a minimum continue the chain with fma(-float(M_b), d_min * d_x, y), or +m * (sum * d_x).
@@ -13,9 +13,10 @@
 namespace sluice::kernels::x86 {
 namespace {
 
-constexpr std::size_t k_step_elements = 256;        ///< Elements of a panel.
-constexpr std::size_t k_max_x = 128;                ///< Activation rows whose sums are kept on the stack.
-constexpr std::size_t k_x_cache_bytes = 512 * 1024; ///< Activations that stay in the L2 cache during a sweep.
+constexpr std::size_t k_step_elements = 256;         ///< Elements of a panel.
+constexpr std::size_t k_tile_rows = k_panels * k_lanes;
+constexpr std::size_t k_max_x = 128;                 ///< Activation rows whose sums are kept on the stack.
+constexpr std::size_t k_x_cache_bytes = 512 * 1024;  ///< Activations that stay in the L2 cache during a sweep.
 
 struct alignas(64) Q32Panel {
   std::uint8_t w[64 * k_vec_bytes];
@@ -23,106 +24,133 @@ struct alignas(64) Q32Panel {
   float m[8 * k_lanes];
 };
 
-/// Where a step's part of each activation row lies.
+/// Where a step's parts of some activation rows lie; the rows are row_bytes apart.
 struct XView {
-  const std::uint8_t* base;  ///< First row of the tile.
+  const std::uint8_t* q;
+  const std::uint8_t* d;
+  const std::uint8_t* sum;
   std::size_t row_bytes;
-  std::size_t q_offset, d_offset, sum_offset;
 };
 
-SLUICE_INLINE float read_float(const std::uint8_t* p) noexcept {
-  float v;
-  __builtin_memcpy(&v, p, 4);
-  return v;
-}
+SLUICE_INLINE Floats broadcast_float(const std::uint8_t* p) noexcept { return as_float(broadcast32(p)); }
 
-/// Multiplies the panel with T activation rows and adds to sums[t * k_lanes ...].
-template <class Format, int T>
-SLUICE_INLINE void dot_k(const KPanel& panel, const XView& x, float* sums) noexcept {
+/// Multiplies P panels with T activation rows and adds to sums[t * k_tile_rows + p * k_lanes ...].
+template <class Format, int P, int T>
+SLUICE_NOINLINE void dot_k(const KPanel* panel, const XView& x, float* sums) noexcept {
+  constexpr std::size_t panel_bytes = sizeof(KPanel);
   const std::int8_t* q[T];
-  Ints total[T];
+  const std::size_t row_bytes = x.row_bytes;
+  Ints total[P][T];
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) {
-    q[t] = reinterpret_cast<const std::int8_t*>(x.base + t * x.row_bytes + x.q_offset);
-    total[t] = zero();
+    q[t] = reinterpret_cast<const std::int8_t*>(x.q + t * row_bytes);
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) total[p][t] = zero();
   }
-  const auto add_pairs = [&](Ints(&to)[T]) noexcept {
+  const auto add_pairs = [&](Ints(&to)[P][T]) noexcept {
+    const std::uint8_t* sum = x.sum;
 #pragma GCC unroll 8
-    for (int p = 0; p < 8; ++p) {
-      const Ints pair = load(panel.pair + p * k_vec_bytes);
+    for (int i = 0; i < 8; ++i) {
+      Ints pair[P];
+#pragma GCC unroll 2
+      for (int p = 0; p < P; ++p) pair[p] = load(panel[p].pair + i * k_vec_bytes);
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) {
-        to[t] = dot16(to[t], pair, broadcast32(x.base + t * x.row_bytes + x.sum_offset + 4 * p));
+        const Ints s = broadcast32(sum + t * row_bytes + 4 * i);
+#pragma GCC unroll 2
+        for (int p = 0; p < P; ++p) to[p][t] = dot16(to[p][t], pair[p], s);
       }
     }
   };
   if constexpr (Format::k_sums == SumUse::offset) add_pairs(total);
   constexpr int groups = Format::k_sub_groups;
-  const std::uint8_t* w = panel.w;
-  const std::uint8_t* scale = panel.scale;
+  const std::uint8_t* w = panel->w;
+  const std::uint8_t* scales = panel->scale;
   for (int s = 0; s < 64 / groups; ++s) {
-    scaled_dot<Format, groups>(w, load(scale), q, total);
+    Ints scale[P];
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) scale[p] = load(scales + p * panel_bytes);
+    scaled_dot<Format, groups>(w, panel_bytes, scale, q, total);
     w += groups * k_vec_bytes;
-    scale += k_vec_bytes;
+    scales += k_vec_bytes;
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) q[t] += 4 * groups;
   }
-  const Floats d = loadf(panel.d);
-#pragma GCC unroll 8
-  for (int t = 0; t < T; ++t) {
-    const Floats scaled = mulf(d, setf(read_float(x.base + t * x.row_bytes + x.d_offset)));
-    storef(sums + t * k_lanes, fma(to_float(total[t]), scaled, loadf(sums + t * k_lanes)));
-  }
+  Ints low[P][T];
   if constexpr (Format::k_sums == SumUse::min) {
-    Ints low[T];
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) low[t] = zero();
-    add_pairs(low);
-    const Floats d_min = loadf(panel.d_min);
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
-      const Floats scaled = mulf(d_min, setf(read_float(x.base + t * x.row_bytes + x.d_offset)));
-      storef(sums + t * k_lanes, fnma(to_float(low[t]), scaled, loadf(sums + t * k_lanes)));
+#pragma GCC unroll 2
+      for (int p = 0; p < P; ++p) low[p][t] = zero();
+    }
+    add_pairs(low);
+  }
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) {
+    const Floats d_x = broadcast_float(x.d + t * row_bytes);
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) {
+      float* to = sums + t * k_tile_rows + p * k_lanes;
+      Floats y = fma(to_float(total[p][t]), mulf(loadf(panel[p].d), d_x), loadf(to));
+      if constexpr (Format::k_sums == SumUse::min) {
+        y = fnma(to_float(low[p][t]), mulf(loadf(panel[p].d_min), d_x), y);
+      }
+      storef(to, y);
     }
   }
 }
 
-template <class Format, int T>
-SLUICE_INLINE void dot_q32(const Q32Panel& panel, const XView& x, std::size_t n_blocks, float* sums) noexcept {
+/// The same for up to eight blocks of 32 elements.
+template <class Format, int P, int T>
+SLUICE_NOINLINE void dot_q32(const Q32Panel* panel, const XView& x, std::size_t n_blocks, float* sums) noexcept {
+  constexpr std::size_t panel_bytes = sizeof(Q32Panel);
   const std::int8_t* q[T];
-  Floats y[T];
+  const std::size_t row_bytes = x.row_bytes;
+  Floats y[P][T];
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) {
-    q[t] = reinterpret_cast<const std::int8_t*>(x.base + t * x.row_bytes + x.q_offset);
-    y[t] = loadf(sums + t * k_lanes);
+    q[t] = reinterpret_cast<const std::int8_t*>(x.q + t * row_bytes);
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) y[p][t] = loadf(sums + t * k_tile_rows + p * k_lanes);
   }
-  const std::uint8_t* w = panel.w;
+  const std::uint8_t* w = panel->w;
+  const float* scales = panel->d;
+  const std::uint8_t* d = x.d;
+  const std::uint8_t* sum = x.sum;
   for (std::size_t b = 0; b < n_blocks; ++b) {
-    Ints total[T];
+    Ints total[P][T];
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
-      total[t] = zero();
-      if constexpr (Format::k_offset != 0) {
-        const Ints sum = broadcast32(x.base + t * x.row_bytes + x.sum_offset + 4 * b);
-        total[t] = mullo32(sum, set32(-Format::k_offset));
-      }
+      Ints start = zero();
+      if constexpr (Format::k_offset != 0) start = negative_multiple<Format::k_offset>(broadcast32(sum + t * row_bytes));
+#pragma GCC unroll 2
+      for (int p = 0; p < P; ++p) total[p][t] = start;
     }
-    dot<Format, 8>(w, q, total);
-    const Floats d = loadf(panel.d + b * k_lanes);
+    dot<Format, 8>(w, panel_bytes, q, total);
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
-      const Floats d_x = setf(read_float(x.base + t * x.row_bytes + x.d_offset + 4 * b));
-      y[t] = fma(to_float(total[t]), mulf(d, d_x), y[t]);
-      if constexpr (Format::k_has_min) {
-        const Floats sum = to_float(broadcast32(x.base + t * x.row_bytes + x.sum_offset + 4 * b));
-        y[t] = fma(mulf(sum, d_x), loadf(panel.m + b * k_lanes), y[t]);
+      const Floats d_x = broadcast_float(d + t * row_bytes);
+#pragma GCC unroll 2
+      for (int p = 0; p < P; ++p) {
+        const float* d_w = scales + p * panel_bytes / sizeof(float);
+        y[p][t] = fma(to_float(total[p][t]), mulf(loadf(d_w), d_x), y[p][t]);
+        if constexpr (Format::k_has_min) {
+          const Floats scaled_sum = mulf(to_float(broadcast32(sum + t * row_bytes)), d_x);
+          y[p][t] = fma(scaled_sum, loadf(d_w + 8 * k_lanes), y[p][t]);
+        }
       }
       q[t] += 32;
     }
     w += 8 * k_vec_bytes;
+    scales += k_lanes;
+    d += 4;
+    sum += 4;
   }
 #pragma GCC unroll 8
-  for (int t = 0; t < T; ++t) storef(sums + t * k_lanes, y[t]);
+  for (int t = 0; t < T; ++t) {
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) storef(sums + t * k_tile_rows + p * k_lanes, y[p][t]);
+  }
 }
 
 /// K-quant step: one block of 256 elements.
@@ -130,15 +158,15 @@ template <class Format>
 struct KStep {
   using Panel = KPanel;
   static constexpr ActivationFormat k_activation = ActivationFormat::q8_256;
-  static constexpr std::size_t k_bytes = Format::k_block_bytes;         ///< Weight bytes of a full step.
+  static constexpr std::size_t k_bytes = Format::k_block_bytes;  ///< Weight bytes of a full step.
   static constexpr std::size_t k_block_bytes = Format::k_block_bytes, k_block_elements = 256;
-  static constexpr std::size_t k_d_step = 4, k_sum_step = 32;           ///< Bytes of d and sums per step.
-  static SLUICE_INLINE void pack(const std::uint8_t* p, std::size_t stride, std::size_t, Panel& panel) noexcept {
+  static constexpr std::size_t k_d_step = 4, k_sum_step = 32;    ///< Bytes of d and sums per step.
+  static SLUICE_NOINLINE void pack(const std::uint8_t* p, std::size_t stride, std::size_t, Panel& panel) noexcept {
     Format::pack(p, stride, panel);
   }
-  template <int T>
-  static SLUICE_INLINE void dot(const Panel& panel, const XView& x, std::size_t, float* sums) noexcept {
-    dot_k<Format, T>(panel, x, sums);
+  template <int P, int T>
+  static SLUICE_INLINE void dot(const Panel* panel, const XView& x, std::size_t, float* sums) noexcept {
+    dot_k<Format, P, T>(panel, x, sums);
   }
 };
 
@@ -150,8 +178,8 @@ struct Q32Step {
   static constexpr std::size_t k_bytes = 8 * Format::k_block_bytes;
   static constexpr std::size_t k_block_bytes = Format::k_block_bytes, k_block_elements = 32;
   static constexpr std::size_t k_d_step = 32, k_sum_step = 32;
-  static SLUICE_INLINE void pack(const std::uint8_t* p, std::size_t stride, std::size_t n_blocks,
-                                 Panel& panel) noexcept {
+  static SLUICE_NOINLINE void pack(const std::uint8_t* p, std::size_t stride, std::size_t n_blocks,
+                                   Panel& panel) noexcept {
     for (std::size_t b = 0; b < n_blocks; ++b) {
       Floats d, m = zerof();
       Format::pack(p + b * Format::k_block_bytes, stride, panel.w + 8 * b * k_vec_bytes, d, m);
@@ -159,84 +187,86 @@ struct Q32Step {
       if constexpr (Format::k_has_min) storef(panel.m + b * k_lanes, m);
     }
   }
-  template <int T>
-  static SLUICE_INLINE void dot(const Panel& panel, const XView& x, std::size_t n_blocks, float* sums) noexcept {
-    dot_q32<Format, T>(panel, x, n_blocks, sums);
+  template <int P, int T>
+  static SLUICE_INLINE void dot(const Panel* panel, const XView& x, std::size_t n_blocks, float* sums) noexcept {
+    dot_q32<Format, P, T>(panel, x, n_blocks, sums);
   }
 };
 
-/// Multiplies a panel with n_x rows, in tiles.
-template <class Step>
-SLUICE_INLINE void dot_all(const typename Step::Panel& panel, XView x, std::size_t n_x, std::size_t n_blocks,
+/// Multiplies P panels with n_x rows, in tiles.
+template <class Step, int P>
+SLUICE_INLINE void dot_all(const typename Step::Panel* panel, XView x, std::size_t n_x, std::size_t n_blocks,
                            float* sums) noexcept {
-  const auto advance = [&](std::size_t n) noexcept {
-    x.base += n * x.row_bytes;
-    sums += n * k_lanes;
-    n_x -= n;
+  const auto tile = [&]<int T>() noexcept {
+    Step::template dot<P, T>(panel, x, n_blocks, sums);
+    x.q += T * x.row_bytes;
+    x.d += T * x.row_bytes;
+    x.sum += T * x.row_bytes;
+    sums += T * k_tile_rows;
+    n_x -= T;
   };
-  while (n_x >= k_x_tile) {
-    Step::template dot<k_x_tile>(panel, x, n_blocks, sums);
-    advance(k_x_tile);
-  }
-  if constexpr (k_x_tile > 4) {
-    if (n_x >= 4) {
-      Step::template dot<4>(panel, x, n_blocks, sums);
-      advance(4);
-    }
-  }
-  if (n_x >= 2) {
-    Step::template dot<2>(panel, x, n_blocks, sums);
-    advance(2);
-  }
-  if (n_x == 1) Step::template dot<1>(panel, x, n_blocks, sums);
+  while (n_x >= k_x_tile) tile.template operator()<k_x_tile>();
+  if (n_x >= 2) tile.template operator()<2>();
+  if (n_x == 1) tile.template operator()<1>();
 }
 
 /// Asks for the bytes [from, from + n_bytes) to be brought into the cache.
 SLUICE_INLINE void prefetch_bytes(const std::uint8_t* from, std::size_t n_bytes) noexcept {
-  for (std::size_t i = 0; i < n_bytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(from + i), _MM_HINT_T0);
+  for (std::size_t i = 0; i < n_bytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(from + i), _MM_HINT_T1);
 }
 
-/// The rows [0, n_rows), n_rows <= k_lanes, times n_x <= k_max_x activation rows.
-template <class Step>
-SLUICE_INLINE void gemm_rows(const std::uint8_t* w, std::size_t w_row_bytes, std::size_t n_rows, const std::uint8_t* x,
-                             std::size_t x_row_bytes, std::size_t n_x, std::size_t n_cols,
-                             const ActivationLayout& layout, bool more_rows, float* y, std::size_t y_stride) noexcept {
-  typename Step::Panel panel;
-  alignas(64) float sums[k_max_x * k_lanes];
-  alignas(64) std::uint8_t copy[k_lanes * Step::k_bytes];
-  for (std::size_t j = 0; j < n_x; ++j) storef(sums + j * k_lanes, zerof());
-  if (n_rows < k_lanes) __builtin_memset(copy, 0, sizeof copy);
+/// A matrix of weights and some activation rows.
+struct Task {
+  const std::uint8_t* w;
+  std::size_t w_row_bytes;
+  const std::uint8_t* x;
+  std::size_t x_row_bytes, n_x, n_cols;
+  ActivationLayout layout;
+  float* y;
+  std::size_t y_stride;
+};
 
-  XView view{x, x_row_bytes, 0, layout.scale_offset, layout.sum_offset};
-  const std::uint8_t* next = w + k_lanes * w_row_bytes;
-  for (std::size_t column = 0; column < n_cols; column += k_step_elements) {
-    const std::size_t n_elements = n_cols - column < k_step_elements ? n_cols - column : k_step_elements;
-    const std::size_t n_blocks = n_elements / Step::k_block_elements;
-    const std::size_t n_bytes = n_blocks * Step::k_block_bytes;
-    if (n_rows < k_lanes) {  // too few rows for a panel: gather them, the missing ones read as zero
-      for (std::size_t r = 0; r < n_rows; ++r) {
-        __builtin_memcpy(copy + r * Step::k_bytes, w + r * w_row_bytes, n_bytes);
-      }
-      Step::pack(copy, Step::k_bytes, n_blocks, panel);
-    } else {
-      if (more_rows) {
-        prefetch_bytes(next, k_lanes * n_bytes);
-        next += k_lanes * n_bytes;
-      }
-      Step::pack(w, w_row_bytes, n_blocks, panel);
-    }
-    dot_all<Step>(panel, view, n_x, n_blocks, sums);
-    w += n_bytes;
-    view.q_offset += k_step_elements;
-    view.d_offset += Step::k_d_step;
-    view.sum_offset += Step::k_sum_step;
+/// P panels, of which the last may have fewer than k_lanes rows, times n_x <= k_max_x activation rows. The next
+/// `n_next` rows are asked for meanwhile.
+template <class Step, int P>
+SLUICE_NOINLINE void gemm_rows(const Task& task, std::size_t n_rows, std::size_t n_next) noexcept {
+  typename Step::Panel panels[P];
+  alignas(64) float sums[k_max_x * k_tile_rows];
+  alignas(64) std::uint8_t copy[k_lanes * Step::k_bytes];
+  for (std::size_t j = 0; j < task.n_x; ++j) {
+    for (int p = 0; p < P; ++p) storef(sums + j * k_tile_rows + p * k_lanes, zerof());
   }
-  for (std::size_t j = 0; j < n_x; ++j) {
-    if (n_rows == k_lanes) {
-      storef(y + j * y_stride, loadf(sums + j * k_lanes));
-    } else {
-      __builtin_memcpy(y + j * y_stride, sums + j * k_lanes, n_rows * sizeof(float));
+  const std::size_t n_last = n_rows - (P - 1) * k_lanes;
+  if (n_last < k_lanes) __builtin_memset(copy, 0, sizeof copy);
+
+  XView view{task.x, task.x + task.layout.scale_offset, task.x + task.layout.sum_offset, task.x_row_bytes};
+  const std::uint8_t* w = task.w;
+  const std::uint8_t* next = w + n_rows * task.w_row_bytes;
+  for (std::size_t column = 0; column < task.n_cols; column += k_step_elements) {
+    const std::size_t rest = task.n_cols - column;
+    const std::size_t n_blocks = (rest < k_step_elements ? rest : k_step_elements) / Step::k_block_elements;
+    const std::size_t n_bytes = n_blocks * Step::k_block_bytes;
+    prefetch_bytes(next, n_next * n_bytes);
+    next += n_next * n_bytes;
+    for (int p = 0; p < P; ++p) {
+      const std::uint8_t* rows = w + p * k_lanes * task.w_row_bytes;
+      if (p < P - 1 || n_last == k_lanes) {
+        Step::pack(rows, task.w_row_bytes, n_blocks, panels[p]);
+      } else {  // too few rows for a panel: gather them, the missing ones read as zero
+        for (std::size_t r = 0; r < n_last; ++r) {
+          __builtin_memcpy(copy + r * Step::k_bytes, rows + r * task.w_row_bytes, n_bytes);
+        }
+        Step::pack(copy, Step::k_bytes, n_blocks, panels[p]);
+      }
     }
+    dot_all<Step, P>(panels, view, task.n_x, n_blocks, sums);
+    w += n_bytes;
+    view.q += k_step_elements;
+    view.d += Step::k_d_step;
+    view.sum += Step::k_sum_step;
+  }
+  for (std::size_t j = 0; j < task.n_x; ++j) {
+    __builtin_memcpy(task.y + j * task.y_stride, sums + j * k_tile_rows, n_rows * sizeof(float));
   }
 }
 
@@ -249,11 +279,24 @@ void gemm(const void* w, std::size_t w_row_bytes, std::size_t n_rows, const void
   if (x_chunk < 16) x_chunk = 16;
   for (std::size_t j = 0; j < n_x; j += x_chunk) {
     const std::size_t n = n_x - j < x_chunk ? n_x - j : x_chunk;
-    for (std::size_t i = 0; i < n_rows; i += k_lanes) {
-      const std::size_t rows = n_rows - i < k_lanes ? n_rows - i : k_lanes;
-      gemm_rows<Step>(static_cast<const std::uint8_t*>(w) + i * w_row_bytes, w_row_bytes, rows,
-                      static_cast<const std::uint8_t*>(x) + j * x_row_bytes, x_row_bytes, n, n_cols, layout,
-                      i + 2 * k_lanes <= n_rows, y + j * y_stride + i, y_stride);
+    for (std::size_t i = 0; i < n_rows; i += k_tile_rows) {
+      const std::size_t rows = n_rows - i < k_tile_rows ? n_rows - i : k_tile_rows;
+      const std::size_t after = n_rows - i - rows;
+      const Task task{static_cast<const std::uint8_t*>(w) + i * w_row_bytes,
+                      w_row_bytes,
+                      static_cast<const std::uint8_t*>(x) + j * x_row_bytes,
+                      x_row_bytes,
+                      n,
+                      n_cols,
+                      layout,
+                      y + j * y_stride + i,
+                      y_stride};
+      const std::size_t n_next = after < k_tile_rows ? after : k_tile_rows;
+      if (k_panels == 2 && rows > k_lanes) {
+        gemm_rows<Step, k_panels>(task, rows, n_next);
+      } else {
+        gemm_rows<Step, 1>(task, rows, n_next);
+      }
     }
   }
 }

@@ -9,13 +9,16 @@
 #include <cstdint>
 
 #define SLUICE_INLINE __attribute__((always_inline)) inline
+/// Large loops stay functions of their own: together they exhaust the compiler's register allocation.
+#define SLUICE_NOINLINE __attribute__((noinline))
 
 namespace sluice::kernels::x86 {
 namespace {
 
 constexpr int k_lanes = 8;       ///< 32-bit lanes of a vector; also the weight rows of a panel.
 constexpr int k_vec_bytes = 32;
-constexpr int k_x_tile = 4;      ///< Activation rows that share one pass over a panel.
+constexpr int k_panels = 1;      ///< Panels that share the loads of an activation.
+constexpr int k_x_tile = 4;      ///< Activation rows that share the loads of a panel.
 constexpr int k_float_rows = 2;  ///< Register tile of the float kernels.
 constexpr int k_float_x = 6;
 /// Full signed bytes stay signed here: two products of 255 * 127 would saturate maddubs.
@@ -49,6 +52,13 @@ SLUICE_INLINE Ints sll32(Ints a) noexcept { return _mm256_slli_epi32(a, N); }
 SLUICE_INLINE Ints add32(Ints a, Ints b) noexcept { return _mm256_add_epi32(a, b); }
 SLUICE_INLINE Ints sub8(Ints a, Ints b) noexcept { return _mm256_sub_epi8(a, b); }
 SLUICE_INLINE Ints mullo16(Ints a, Ints b) noexcept { return _mm256_mullo_epi16(a, b); }
+/// -N * a.
+template <int N>
+SLUICE_INLINE Ints negative_multiple(Ints a) noexcept {
+  constexpr int shift = __builtin_ctz(N);
+  if constexpr (N == 1 << shift) return _mm256_sub_epi32(zero(), _mm256_slli_epi32(a, shift));
+  return _mm256_mullo_epi32(a, set32(-N));
+}
 SLUICE_INLINE Ints mullo32(Ints a, Ints b) noexcept { return _mm256_mullo_epi32(a, b); }
 template <int N>
 SLUICE_INLINE Ints sra16(Ints a) noexcept { return _mm256_srai_epi16(a, N); }
@@ -141,10 +151,13 @@ constexpr int safe_groups() noexcept {
   return n >= 8 ? 8 : n >= 4 ? 4 : n >= 2 ? 2 : 1;
 }
 
-/// acc[t] += scale * the dot products of Groups consecutive 4-element groups of the panel with those of row t.
-template <class Format, int Groups, int T>
-SLUICE_INLINE void scaled_dot(const std::uint8_t* w, Ints scale, const std::int8_t* const (&q)[T],
-                              Ints (&acc)[T]) noexcept {
+/// acc[p][t] += scale[p] * the dot products of Groups consecutive 4-element groups: those of panel p, whose bytes
+/// start at w + p * panel_bytes, with those of activation row t. The scale is a pair of equal 16-bit integers.
+template <class Format, int Groups, int P, int T>
+SLUICE_INLINE void scaled_dot(const std::uint8_t* w, std::size_t panel_bytes, const Ints (&scale)[P],
+                              const std::int8_t* const (&q)[T], Ints (&acc)[P][T]) noexcept {
+  static_assert(P == 1);
+  static_cast<void>(panel_bytes);
   if constexpr (Format::k_wide) {
 #pragma GCC unroll 8
     for (int g = 0; g < Groups; ++g) {
@@ -153,7 +166,7 @@ SLUICE_INLINE void scaled_dot(const std::uint8_t* w, Ints scale, const std::int8
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) {
         const Ints x = _mm256_sign_epi8(broadcast32(q[t] + 4 * g), wg);
-        acc[t] = dot16(acc[t], _mm256_maddubs_epi16(magnitude, x), scale);
+        acc[0][t] = dot16(acc[0][t], _mm256_maddubs_epi16(magnitude, x), scale[0]);
       }
     }
   } else {
@@ -172,15 +185,16 @@ SLUICE_INLINE void scaled_dot(const std::uint8_t* w, Ints scale, const std::int8
         }
       }
 #pragma GCC unroll 8
-      for (int t = 0; t < T; ++t) acc[t] = dot16(acc[t], part[t], scale);
+      for (int t = 0; t < T; ++t) acc[0][t] = dot16(acc[0][t], part[t], scale[0]);
     }
   }
 }
 
-/// acc[t] += the dot products.
-template <class Format, int Groups, int T>
-SLUICE_INLINE void dot(const std::uint8_t* w, const std::int8_t* const (&q)[T], Ints (&acc)[T]) noexcept {
-  scaled_dot<Format, Groups>(w, set16(1), q, acc);
+/// acc[p][t] += the dot products.
+template <class Format, int Groups, int P, int T>
+SLUICE_INLINE void dot(const std::uint8_t* w, std::size_t panel_bytes, const std::int8_t* const (&q)[T],
+                       Ints (&acc)[P][T]) noexcept {
+  scaled_dot<Format, Groups, P, T>(w, panel_bytes, {set16(1)}, q, acc);
 }
 
 /// Largest bit pattern of |x| over n floats (a multiple of 16).

@@ -18,13 +18,16 @@
 #include <cstdint>
 
 #define SLUICE_INLINE __attribute__((always_inline)) inline
+/// Large loops stay functions of their own: together they exhaust the compiler's register allocation.
+#define SLUICE_NOINLINE __attribute__((noinline))
 
 namespace sluice::kernels::x86 {
 namespace {
 
 constexpr int k_lanes = 16;      ///< 32-bit lanes of a vector; also the weight rows of a panel.
 constexpr int k_vec_bytes = 64;
-constexpr int k_x_tile = 8;      ///< Activation rows that share one pass over a panel.
+constexpr int k_panels = 2;      ///< Panels that share the loads of an activation.
+constexpr int k_x_tile = 4;      ///< Activation rows that share the loads of a panel.
 constexpr int k_float_rows = 4;  ///< Register tile of the float kernels.
 constexpr int k_float_x = 6;
 /// dpbusd wants unsigned weights, so formats with full signed bytes are stored plus 128 and corrected exactly.
@@ -58,6 +61,13 @@ SLUICE_INLINE Ints sll32(Ints a) noexcept { return _mm512_slli_epi32(a, N); }
 SLUICE_INLINE Ints add32(Ints a, Ints b) noexcept { return _mm512_add_epi32(a, b); }
 SLUICE_INLINE Ints sub8(Ints a, Ints b) noexcept { return _mm512_sub_epi8(a, b); }
 SLUICE_INLINE Ints mullo16(Ints a, Ints b) noexcept { return _mm512_mullo_epi16(a, b); }
+/// -N * a.
+template <int N>
+SLUICE_INLINE Ints negative_multiple(Ints a) noexcept {
+  constexpr int shift = __builtin_ctz(N);
+  if constexpr (N == 1 << shift) return _mm512_sub_epi32(zero(), _mm512_slli_epi32(a, shift));
+  return _mm512_mullo_epi32(a, set32(-N));
+}
 SLUICE_INLINE Ints mullo32(Ints a, Ints b) noexcept { return _mm512_mullo_epi32(a, b); }
 template <int N>
 SLUICE_INLINE Ints sra16(Ints a) noexcept { return _mm512_srai_epi16(a, N); }
@@ -147,27 +157,41 @@ SLUICE_INLINE Ints signed_scale(Ints v) noexcept { return _mm512_srai_epi32(pick
 /// acc + a.lo * b.lo + a.hi * b.hi of the 16-bit halves of each lane.
 SLUICE_INLINE Ints dot16(Ints acc, Ints a, Ints b) noexcept { return _mm512_dpwssd_epi32(acc, a, b); }
 
-/// acc[t] += the dot products of Groups consecutive 4-element groups of the panel with those of row t.
-template <class Format, int Groups, int T>
-SLUICE_INLINE void dot(const std::uint8_t* w, const std::int8_t* const (&q)[T], Ints (&acc)[T]) noexcept {
+/// acc[p][t] += the dot products of Groups consecutive 4-element groups: those of panel p, whose bytes start at
+/// w + p * panel_bytes, with those of activation row t.
+template <class Format, int Groups, int P, int T>
+SLUICE_INLINE void dot(const std::uint8_t* w, std::size_t panel_bytes, const std::int8_t* const (&q)[T],
+                       Ints (&acc)[P][T]) noexcept {
 #pragma GCC unroll 8
   for (int g = 0; g < Groups; ++g) {
-    const Ints wg = load(w + g * k_vec_bytes);
+    Ints wg[P];
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) wg[p] = load(w + p * panel_bytes + g * k_vec_bytes);
 #pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) acc[t] = _mm512_dpbusd_epi32(acc[t], wg, broadcast32(q[t] + 4 * g));
+    for (int t = 0; t < T; ++t) {
+      const Ints xg = broadcast32(q[t] + 4 * g);
+#pragma GCC unroll 2
+      for (int p = 0; p < P; ++p) acc[p][t] = _mm512_dpbusd_epi32(acc[p][t], wg[p], xg);
+    }
   }
 }
 
-/// acc[t] += scale * the dot products.
-template <class Format, int Groups, int T>
-SLUICE_INLINE void scaled_dot(const std::uint8_t* w, Ints scale, const std::int8_t* const (&q)[T],
-                              Ints (&acc)[T]) noexcept {
-  Ints part[T];
+/// acc[p][t] += scale[p] * the dot products.
+template <class Format, int Groups, int P, int T>
+SLUICE_INLINE void scaled_dot(const std::uint8_t* w, std::size_t panel_bytes, const Ints (&scale)[P],
+                              const std::int8_t* const (&q)[T], Ints (&acc)[P][T]) noexcept {
+  Ints part[P][T];
+#pragma GCC unroll 2
+  for (int p = 0; p < P; ++p) {
 #pragma GCC unroll 8
-  for (int t = 0; t < T; ++t) part[t] = zero();
-  dot<Format, Groups>(w, q, part);
+    for (int t = 0; t < T; ++t) part[p][t] = zero();
+  }
+  dot<Format, Groups>(w, panel_bytes, q, part);
+#pragma GCC unroll 2
+  for (int p = 0; p < P; ++p) {
 #pragma GCC unroll 8
-  for (int t = 0; t < T; ++t) acc[t] = add32(acc[t], mullo32(part[t], scale));
+    for (int t = 0; t < T; ++t) acc[p][t] = add32(acc[p][t], mullo32(part[p][t], scale[p]));
+  }
 }
 
 /// Largest bit pattern of |x| over n floats (a multiple of 16).

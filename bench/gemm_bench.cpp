@@ -1,0 +1,125 @@
+// Speed of the GEMM kernels, one thread: every weight type on every instruction set of this machine.
+//   dram/<type>/<isa>        one activation row, weights from memory: GB/s of weight bytes
+//   cache/<type>/<isa>       one activation row, weights from the L2 cache: GB/s of weight bytes
+//   batch/<type>/<isa>/<n>   n activation rows: multiply-adds per second (GMAC/s)
+//   quantize/<format>/<isa>  activation quantization: GB/s of f32
+// --benchmark_filter picks, --benchmark_repetitions=5 shows the noise.
+
+#include <benchmark/benchmark.h>
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gguf/types.hpp"
+#include "kernels/gemm.hpp"
+#include "platform/cpu_features.hpp"
+#include "support/random_blocks.hpp"
+
+namespace {
+
+using namespace sluice;
+using kernels::GemmKernel;
+using kernels::Isa;
+using kernels::TensorType;
+
+constexpr std::size_t k_n_cols = 2048;
+constexpr std::size_t k_dram_bytes = 256u << 20;
+constexpr std::size_t k_cache_bytes = 400u << 10;
+
+struct Unmap {
+  std::size_t bytes = 0;
+  void operator()(std::byte* p) const { munmap(p, bytes); }
+};
+using Region = std::unique_ptr<std::byte, Unmap>;
+
+/// Anonymous memory, on huge pages where the system gives them.
+Region allocate(std::size_t bytes) {
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return {};
+  madvise(p, bytes, MADV_HUGEPAGE);
+  return Region(static_cast<std::byte*>(p), Unmap{bytes});
+}
+
+/// `n_rows` rows of random blocks: a few different ones, repeated.
+Region weights(TensorType type, std::size_t n_rows) {
+  constexpr std::size_t n_distinct = 64;
+  const std::vector<std::byte> rows = test::random_rows(type, n_distinct, k_n_cols, 1);
+  const std::size_t row_bytes = gguf::row_bytes(type, k_n_cols);
+  Region region = allocate(n_rows * row_bytes);
+  for (std::size_t i = 0; region && i < n_rows; ++i) {
+    std::memcpy(region.get() + i * row_bytes, rows.data() + i % n_distinct * row_bytes, row_bytes);
+  }
+  return region;
+}
+
+void run_gemm(benchmark::State& state, TensorType type, Isa isa, std::size_t weight_bytes, std::size_t n_x) {
+  const GemmKernel kernel = kernels::find_gemm(type, isa);
+  const std::size_t row_bytes = gguf::row_bytes(type, k_n_cols);
+  const std::size_t n_rows = weight_bytes / row_bytes / 16 * 16;
+  const Region w = weights(type, n_rows);
+  const std::size_t x_row_bytes = kernels::activation_layout(kernel.activation, k_n_cols).row_bytes;
+  const Region x = allocate(n_x * x_row_bytes);
+  const std::vector<float> values = test::random_floats(n_x * k_n_cols, 2);
+  std::vector<float> y(n_x * n_rows);
+  if (!w || !x) return state.SkipWithError("no memory");
+  for (std::size_t j = 0; j < n_x; ++j) {
+    kernel.quantize(values.data() + j * k_n_cols, k_n_cols, x.get() + j * x_row_bytes);
+  }
+  for (auto _ : state) {
+    kernel.gemm(w.get(), row_bytes, n_rows, x.get(), x_row_bytes, n_x, k_n_cols, y.data(), n_rows);
+    benchmark::DoNotOptimize(y.data());
+    benchmark::ClobberMemory();
+  }
+  using benchmark::Counter;
+  const auto rate = [&](double amount) { return Counter(amount, Counter::kIsIterationInvariantRate); };
+  state.counters["GB/s"] = rate(1e-9 * static_cast<double>(n_rows * row_bytes));
+  state.counters["GMAC/s"] = rate(1e-9 * static_cast<double>(n_rows * k_n_cols * n_x));
+}
+
+void run_quantize(benchmark::State& state, TensorType type, Isa isa) {
+  const GemmKernel kernel = kernels::find_gemm(type, isa);
+  const std::vector<float> values = test::random_floats(k_n_cols, 2);
+  const Region x = allocate(kernels::activation_layout(kernel.activation, k_n_cols).row_bytes);
+  if (!x) return state.SkipWithError("no memory");
+  for (auto _ : state) {
+    kernel.quantize(values.data(), k_n_cols, x.get());
+    benchmark::ClobberMemory();
+  }
+  state.counters["GB/s"] = benchmark::Counter(1e-9 * sizeof(float) * k_n_cols, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void register_type(TensorType type, Isa isa) {
+  const std::string name = std::string(gguf::type_name(type)) + "/" + platform::isa_name(isa);
+  const auto add = [&](const std::string& title, std::size_t bytes, std::size_t n_x) {
+    benchmark::RegisterBenchmark(title.c_str(), [=](benchmark::State& state) { run_gemm(state, type, isa, bytes, n_x); })
+        ->Unit(benchmark::kMicrosecond);
+  };
+  // The scalar reference is a check, not a path for speed: a small share shows its rate.
+  if (isa != Isa::scalar) add("dram/" + name, k_dram_bytes, 1);
+  add("cache/" + name, k_cache_bytes, 1);
+  for (const std::size_t n_x : {2, 8, 64}) add("batch/" + name + "/" + std::to_string(n_x), k_cache_bytes, n_x);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using enum TensorType;
+  for (const Isa isa : platform::supported_isas()) {
+    for (const TensorType type : {q4_k, q6_k, q8_0, q5_k, q4_0, q5_0, iq4_xs, iq4_nl, mxfp4, f16, bf16, f32, q2_k, q3_k,
+                                  q4_1, q5_1, iq2_xxs, iq3_s}) {
+      register_type(type, isa);
+    }
+    const std::string set = platform::isa_name(isa);
+    benchmark::RegisterBenchmark(("quantize/q8_32/" + set).c_str(), [=](benchmark::State& s) { run_quantize(s, q8_0, isa); });
+    benchmark::RegisterBenchmark(("quantize/q8_256/" + set).c_str(), [=](benchmark::State& s) { run_quantize(s, q4_k, isa); });
+  }
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

@@ -1,0 +1,166 @@
+#include "cli/json.hpp"
+
+#include <nlohmann/json.hpp>
+
+// The only file that sees the JSON library.
+namespace sluice::cli {
+namespace {
+
+// Keys in the order written here, so that people can read it too.
+using Json = nlohmann::ordered_json;
+
+std::string print(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+Json info_json(const ModelInfo& info) {
+  return {
+      {"path", info.path},
+      {"name", info.name},
+      {"architecture", info.architecture},
+      {"quantization", info.quantization},
+      {"n_parameters", info.n_parameters},
+      {"file_bytes", info.file_bytes},
+      {"n_layers", info.n_layers},
+      {"n_embd", info.n_embd},
+      {"n_experts", info.n_experts},
+      {"n_experts_used", info.n_experts_used},
+      {"n_ctx_train", info.n_ctx_train},
+      {"n_vocab", info.n_vocab},
+  };
+}
+
+Json plan_json(const Plan& plan) {
+  Json items = Json::array();
+  for (const PlanItem& item : plan.items) {
+    items.push_back({{"what", item.what}, {"bytes", item.bytes}, {"tier", item.tier}, {"why", item.why}});
+  }
+  return {
+      {"budget_bytes", plan.budget_bytes},
+      {"budget_is_default", plan.budget_is_default},
+      {"budget_source", plan.budget_source},
+      {"floor_bytes", plan.floor_bytes},
+      {"resident_bytes", plan.resident_bytes},
+      {"planned_bytes", plan.planned_bytes},
+      {"streamed_bytes", plan.streamed_bytes},
+      {"fully_resident", plan.fully_resident()},
+      {"n_ctx", plan.n_ctx},
+      {"max_sequences", plan.max_sequences},
+      {"prefill_chunk", plan.prefill_chunk},
+      {"n_units", plan.n_units},
+      {"n_cached_units", plan.n_cached_units},
+      {"n_transit_units", plan.n_transit_units},
+      {"unit_bytes", plan.unit_bytes},
+      {"items", std::move(items)},
+  };
+}
+
+Json stats_json(const Stats& stats) {
+  Json json = {
+      {"budget_bytes", stats.budget_bytes},
+      {"rss_bytes", stats.rss_bytes},
+      {"peak_rss_bytes", stats.peak_rss_bytes},
+      {"pinned_bytes", stats.pinned_bytes},
+      {"kv_bytes", stats.kv_bytes},
+      {"scratch_bytes", stats.scratch_bytes},
+      {"slot_bytes", stats.slot_bytes},
+      {"n_units", stats.n_units},
+      {"n_slots", stats.n_slots},
+      {"n_hits", stats.n_hits},
+      {"n_joins", stats.n_joins},
+      {"n_misses", stats.n_misses},
+      {"hit_rate", stats.hit_rate()},
+      {"io_backend", stats.io_backend},
+      {"read_bytes", stats.read_bytes()},
+      {"load_read_bytes", stats.load_read_bytes},
+      {"unit_read_bytes", stats.unit_read_bytes},
+  };
+  json["kernel_read_bytes"] = stats.kernel_read_known ? Json(stats.kernel_read_bytes) : Json(nullptr);
+  json.update({
+      {"n_reads", stats.n_reads},
+      {"n_read_retries", stats.n_read_retries},
+      {"io_busy_ns", stats.io_busy_ns},
+      {"read_bytes_per_second", stats.read_rate()},
+      {"stall_ns", stats.stall_ns},
+      {"open_ns", stats.open_ns},
+      {"n_prefill_tokens", stats.n_prefill_tokens},
+      {"prefill_ns", stats.prefill_ns},
+      {"prefill_tokens_per_second", stats.prefill_rate()},
+      {"n_decode_tokens", stats.n_decode_tokens},
+      {"decode_ns", stats.decode_ns},
+      {"decode_tokens_per_second", stats.decode_rate()},
+      {"n_threads", stats.n_threads},
+      {"isa", stats.isa},
+  });
+  return json;
+}
+
+}  // namespace
+
+std::string run_json(const ModelInfo& info, const Generation& generation, std::uint64_t seed, const Plan& plan, const Stats& stats) {
+  Json json = {
+      {"text", generation.text},
+      {"tokens", generation.tokens},
+      {"reason", stop_reason_name(generation.reason)},
+      {"stop_string", generation.stop_string},
+      {"n_prompt_tokens", generation.n_prompt_tokens},
+      {"seed", seed},
+      {"model", info_json(info)},
+      {"stats", stats_json(stats)},
+      {"plan", plan_json(plan)},
+  };
+  return print(json);
+}
+
+std::string perplexity_json(const ModelInfo& info, const PerplexityResult& result, std::uint32_t n_ctx, const Plan& plan,
+                            const Stats& stats) {
+  Json json = {
+      {"perplexity", result.perplexity},
+      {"std_error", result.std_error},
+      {"mean_nll", result.mean_nll},
+      {"n_scored", result.n_scored},
+      {"n_chunks", result.n_chunks},
+      {"n_ctx", n_ctx},
+      {"model", info_json(info)},
+      {"stats", stats_json(stats)},
+      {"plan", plan_json(plan)},
+  };
+  return print(json);
+}
+
+std::string inspect_json(const Inspection& inspection, bool with_tensors) {
+  Json metadata = Json::array();
+  for (const MetadataFact& fact : inspection.metadata) {
+    metadata.push_back({{"key", fact.key}, {"type", fact.type}, {"value", fact.value}});
+  }
+  Json json = {
+      {"path", inspection.path},
+      {"gguf_version", inspection.gguf_version},
+      {"architecture", inspection.architecture},
+      {"name", inspection.name},
+      {"file_bytes", inspection.file_bytes},
+      {"n_parameters", inspection.n_parameters},
+      {"n_tensors", inspection.tensors.size()},
+      {"shards", inspection.shards},
+      {"runnable", inspection.runnable},
+      {"why_not", inspection.why_not},
+      {"metadata", std::move(metadata)},
+      {"bytes_by_role", inspection.bytes_by_role},
+      {"plan", inspection.runnable && inspection.plan_error.empty() ? plan_json(inspection.plan) : Json(nullptr)},
+      {"plan_error", inspection.plan_error},
+  };
+  if (with_tensors) {
+    Json tensors = Json::array();
+    for (const TensorFact& tensor : inspection.tensors) {
+      tensors.push_back({{"name", tensor.name},
+                         {"type", tensor.type},
+                         {"dims", tensor.dims},
+                         {"bytes", tensor.bytes},
+                         {"shard", tensor.shard},
+                         {"offset", tensor.offset},
+                         {"role", role_name(tensor.role)}});
+    }
+    json["tensors"] = std::move(tensors);
+  }
+  return print(json);
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,42 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <string>
+
+#include "cli/commands.hpp"
+#include "cli/input.hpp"
+#include "cli/json.hpp"
+#include "cli/models.hpp"
+#include "cli/signals.hpp"
+#include "cli/stats_table.hpp"
+#include "sluice/model.hpp"
+
+namespace sluice::cli {
+
+int perplexity(const PerplexityCommand& command, Output& output) {
+  const std::filesystem::path path = find_model(command.model);
+  std::string text = read_text(command.file);
+  Model model = Model::open(path, command.open);
+  catch_stop_signals();
+  model.set_cancel_flag(stop_flag());
+
+  const std::vector<TokenId> tokens = model.tokenizer().encode(text, true, false);
+  // The budget counts every byte, and the text is not needed any more.
+  std::string().swap(text);
+  const std::size_t n_windows = tokens.size() / std::max(command.options.n_ctx, 1u);
+  const std::size_t n_chunks = command.options.max_chunks == 0 ? n_windows : std::min<std::size_t>(n_windows, command.options.max_chunks);
+  const PerplexityResult result = sluice::perplexity(model, tokens, command.options, [n_chunks](const PerplexityResult& so_far) {
+    print_error_text(fmt::format("window {} of {}: perplexity {:.4f}\n", so_far.n_chunks, n_chunks, so_far.perplexity));
+  });
+
+  if (command.json) {
+    output.write(perplexity_json(model.info(), result, command.options.n_ctx, model.plan(), model.stats()));
+  } else {
+    output.write(fmt::format("perplexity {:.4f} +/- {:.4f} ({} tokens scored in {} windows of {})\n", result.perplexity,
+                             result.std_error, result.n_scored, result.n_chunks, command.options.n_ctx));
+  }
+  if (command.stats) print_error_text(stats_table(model.plan(), model.stats()));
+  return exit_status(output);
+}
+
+}  // namespace sluice::cli

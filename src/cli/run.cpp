@@ -1,0 +1,157 @@
+#include <fmt/core.h>
+
+#include <string>
+
+#include "base/error.hpp"
+#include "base/units.hpp"
+#include "cli/chat.hpp"
+#include "cli/commands.hpp"
+#include "cli/input.hpp"
+#include "cli/json.hpp"
+#include "cli/models.hpp"
+#include "cli/signals.hpp"
+#include "cli/stats_table.hpp"
+#include "sluice/model.hpp"
+
+namespace sluice::cli {
+namespace {
+
+/// The sampling options with the seed fixed, so that it can be reported. Bad values are the command line's fault.
+SamplerOptions checked_sampler(const SamplerOptions& options) {
+  try {
+    SamplerOptions fixed = options;
+    fixed.seed = Sampler(options).seed();
+    return fixed;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_argument) throw;
+    throw UsageError(error.what());
+  }
+}
+
+std::string prompt_text(const RunCommand& command) {
+  if (command.prompt) return *command.prompt;
+  std::string text = read_text(command.file.value_or("-"));
+  // Editors and echo end a text with a newline that is not part of it.
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  if (text.empty()) base::fail(ErrorCode::invalid_argument, "the prompt is empty; give one with -p, -f or standard input");
+  return text;
+}
+
+std::vector<TokenId> raw_prompt(const Tokenizer& tokenizer, const std::string& text) {
+  std::vector<TokenId> tokens = tokenizer.encode(text, true, true);
+  // Without a prompt a model can still begin a text.
+  if (tokens.empty() && tokenizer.bos() >= 0) tokens.push_back(tokenizer.bos());
+  return tokens;
+}
+
+void describe_model(const Model& model) {
+  const ModelInfo& info = model.info();
+  std::string experts;
+  if (info.n_experts != 0) experts = fmt::format(", {} of {} experts per token", info.n_experts_used, info.n_experts);
+  print_error_text(fmt::format("{}: {}, {} parameters, {}, {}, {} layers{}\n", printable(info.path), printable(info.name),
+                               format_count(info.n_parameters), base::format_bytes(info.file_bytes), info.quantization,
+                               info.n_layers, experts));
+  print_error_text(plan_table(model.plan()));
+}
+
+void print_stats(const Model& model) { print_error_text(stats_table(model.plan(), model.stats())); }
+
+void note_plain_form(const Conversation& conversation) {
+  if (conversation.chatml()) return;
+  print_error_text("sluice: note: the vocabulary lacks <|im_start|>, so turns are written as User: and Assistant:\n");
+}
+
+void note_full_context(const Model& model, const Generation& generation) {
+  if (generation.reason != StopReason::context_full) return;
+  print_error_text(fmt::format("sluice: note: the context of {} tokens is full; --ctx asks for more\n", model.plan().n_ctx));
+}
+
+int run_prompt(const RunCommand& command, Model& model, const GenerateOptions& options, const std::string& text, Output& output) {
+  const auto on_text = [&](std::string_view piece) { return command.json || output.write(piece); };
+  Generation generation;
+  if (command.chat || command.system) {
+    Conversation conversation(model, command.system);
+    note_plain_form(conversation);
+    generation = conversation.answer(text, options, on_text);
+  } else {
+    Sequence sequence = model.new_sequence();
+    generation = generate(model, sequence, raw_prompt(model.tokenizer(), text), options, on_text);
+  }
+  if (command.json) output.write(run_json(model.info(), generation, options.sampler.seed, model.plan(), model.stats()));
+  output.end_line();
+  note_full_context(model, generation);
+  if (command.stats) print_stats(model);
+  return exit_status(output);
+}
+
+/// One message and its answer. A fault ends the answer, not the chat; false when the output is gone or a signal other
+/// than Ctrl-C came.
+bool chat_turn(const RunCommand& command, Model& model, Conversation& conversation, const std::string& message,
+               const GenerateOptions& options, Output& output) {
+  try {
+    const Generation generation =
+        conversation.answer(message, options, [&](std::string_view piece) { return output.write(piece); });
+    output.end_line();
+    if (generation.reason == StopReason::context_full) {
+      print_error_text("sluice: note: the context is full; /reset begins anew, --ctx asks for more\n");
+    }
+  } catch (const Error& error) {
+    output.end_line();
+    const char* cure = error.code() == ErrorCode::context_full ? "; /reset begins anew" : "";
+    print_error_text(fmt::format("sluice: error: {}{}\n", error.what(), cure));
+  }
+  if (command.stats) print_stats(model);
+  if (stop_signal() != 0 && !stopped_by_keyboard()) return false;
+  clear_stop_signal();
+  output.resume();
+  return output.state() == Output::State::good;
+}
+
+int run_chat(const RunCommand& command, Model& model, const GenerateOptions& options, Output& output) {
+  Conversation conversation(model, command.system);
+  print_error_text(fmt::format("{}: /exit /reset /stats; Ctrl-C stops an answer, Ctrl-D ends\n", printable(model.info().name)));
+  note_plain_form(conversation);
+  LineReader lines;
+  for (;;) {
+    print_error_text("> ");
+    const std::optional<std::string> line = lines.next();
+    if (!line || *line == "/exit") {
+      if (!line) print_error_text("\n");
+      break;
+    }
+    if (line->find_first_not_of(" \t") == std::string::npos) continue;
+    if (*line == "/reset") {
+      conversation.reset();
+    } else if (*line == "/stats") {
+      print_stats(model);
+    } else if (line->starts_with("/")) {
+      print_error_text("sluice: commands are /exit, /reset and /stats\n");
+    } else if (!chat_turn(command, model, conversation, *line, options, output)) {
+      break;
+    }
+  }
+  // Ctrl-C at the prompt is a way to leave, not a failure.
+  if (stopped_by_keyboard()) clear_stop_signal();
+  return exit_status(output);
+}
+
+}  // namespace
+
+int run(const RunCommand& command, Output& output) {
+  const bool interactive = !command.prompt && !command.file && !command.raw && input_is_terminal();
+  if (interactive && command.json) throw UsageError("--json needs a prompt: give one with -p, -f or standard input");
+  GenerateOptions options = command.generate;
+  options.sampler = checked_sampler(options.sampler);
+  const std::filesystem::path path = find_model(command.model);
+  const std::string text = interactive ? std::string() : prompt_text(command);
+
+  Model model = Model::open(path, command.open);
+  // Only now: while the model opens nothing can be stopped half-way, so there a signal may simply end the process.
+  catch_stop_signals();
+  model.set_cancel_flag(stop_flag());
+  if (command.verbose) describe_model(model);
+  return interactive ? run_chat(command, model, options, output) : run_prompt(command, model, options, text, output);
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,149 @@
+#include "cli/stats_table.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/units.hpp"
+
+namespace sluice::cli {
+namespace {
+
+using base::format_bytes;
+
+std::string percent(std::uint64_t part, std::uint64_t whole) {
+  return whole == 0 ? "-" : fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+}
+
+std::string seconds(std::uint64_t ns) { return fmt::format("{:.3f} s", static_cast<double>(ns) / 1e9); }
+
+std::string budget_note(const Plan& plan) {
+  return fmt::format("from {}{}", plan.budget_source, plan.budget_is_default ? " (default)" : "");
+}
+
+void add_items(Table& table, const Plan& plan) {
+  for (const PlanItem& item : plan.items) {
+    table.row("  " + item.what, format_bytes(item.bytes), item.why.empty() ? item.tier : fmt::format("{}; {}", item.tier, item.why));
+  }
+}
+
+void add_units(Table& table, const Plan& plan) {
+  if (plan.n_units == 0) return;
+  table.row("slots", fmt::format("{} + {}", plan.n_cached_units, plan.n_transit_units),
+            fmt::format("cached + transit, for {} experts of {} each", plan.n_units, format_bytes(plan.unit_bytes)));
+}
+
+std::string kernel_note(const Stats& stats) {
+  const std::uint64_t ours = stats.read_bytes();
+  const std::uint64_t kernel = stats.kernel_read_bytes;
+  if (ours == kernel) return "agrees, to the byte";
+  const std::uint64_t difference = std::max(ours, kernel) - std::min(ours, kernel);
+  // The kernel counts what reached the drive: pages of the program itself, less what it had in its cache.
+  return fmt::format("{} {} than counted here ({})", format_bytes(difference), kernel > ours ? "more" : "less",
+                     percent(difference, ours));
+}
+
+void add_memory(Table& table, const Plan& plan, const Stats& stats) {
+  table.heading("memory");
+  table.row("budget", format_bytes(stats.budget_bytes), budget_note(plan));
+  table.row("peak RSS", format_bytes(stats.peak_rss_bytes), percent(stats.peak_rss_bytes, stats.budget_bytes) + " of the budget");
+  table.row("RSS now", format_bytes(stats.rss_bytes));
+  table.row("planned", format_bytes(plan.planned_bytes), "of which");
+  add_items(table, plan);
+  table.row("pinned weights", format_bytes(stats.pinned_bytes));
+  table.row("KV cache", format_bytes(stats.kv_bytes), fmt::format("{} tokens", plan.n_ctx));
+  table.row("scratch", format_bytes(stats.scratch_bytes), fmt::format("passes of {} tokens", plan.prefill_chunk));
+  table.row("slot memory", format_bytes(stats.slot_bytes));
+  add_units(table, plan);
+}
+
+void add_drive(Table& table, const Stats& stats) {
+  table.heading("drive");
+  const std::uint64_t n_wanted = stats.n_hits + stats.n_joins + stats.n_misses;
+  table.row("hit rate", n_wanted == 0 ? "-" : fmt::format("{:.1f} %", 100.0 * stats.hit_rate()),
+            fmt::format("{} hits, {} joins, {} misses", stats.n_hits, stats.n_joins, stats.n_misses));
+  table.row("read", format_bytes(stats.read_bytes()),
+            fmt::format("{} to open, {} of experts, {} reads, {} retries", format_bytes(stats.load_read_bytes),
+                        format_bytes(stats.unit_read_bytes), stats.n_reads, stats.n_read_retries));
+  if (stats.kernel_read_known) {
+    table.row("kernel's count", format_bytes(stats.kernel_read_bytes), kernel_note(stats));
+  } else {
+    table.row("kernel's count", "-", "not available here");
+  }
+  table.row("read rate", stats.io_busy_ns == 0 ? "-" : fmt::format("{:.2f} GB/s", stats.read_rate() / 1e9),
+            fmt::format("{} with a read in flight", seconds(stats.io_busy_ns)));
+  table.row("stall", seconds(stats.stall_ns),
+            percent(stats.stall_ns, stats.prefill_ns + stats.decode_ns) + " of the time spent computing");
+  table.row("backend", "", stats.io_backend);
+}
+
+std::string rate(double tokens_per_second) {
+  return tokens_per_second > 0 ? fmt::format("{:.1f} tok/s", tokens_per_second) : std::string("-");
+}
+
+void add_work(Table& table, const Stats& stats) {
+  table.heading("speed");
+  table.row("open", seconds(stats.open_ns));
+  table.row("prefill", rate(stats.prefill_rate()), fmt::format("{} tokens in {}", stats.n_prefill_tokens, seconds(stats.prefill_ns)));
+  table.row("decode", rate(stats.decode_rate()), fmt::format("{} tokens in {}", stats.n_decode_tokens, seconds(stats.decode_ns)));
+  table.row("threads", fmt::format("{}", stats.n_threads), stats.isa);
+}
+
+}  // namespace
+
+void Table::row(std::string label, std::string value, std::string note) {
+  rows_.push_back({std::move(label), std::move(value), std::move(note), false});
+}
+
+void Table::heading(std::string text) { rows_.push_back({std::move(text), {}, {}, true}); }
+
+std::string Table::text() const {
+  std::size_t label_width = 0, value_width = 0;
+  for (const Row& row : rows_) {
+    if (row.is_heading) continue;
+    label_width = std::max(label_width, row.label.size());
+    value_width = std::max(value_width, row.value.size());
+  }
+  std::string out;
+  for (const Row& row : rows_) {
+    std::string line = row.is_heading ? row.label : fmt::format("  {:<{}}  {:>{}}  {}", row.label, label_width, row.value, value_width, row.note);
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + "\n";
+  }
+  return out;
+}
+
+std::string plan_table(const Plan& plan) {
+  Table table;
+  table.row("budget", format_bytes(plan.budget_bytes), budget_note(plan));
+  table.row("planned", format_bytes(plan.planned_bytes), percent(plan.planned_bytes, plan.budget_bytes) + " of the budget");
+  add_items(table, plan);
+  add_units(table, plan);
+  table.row("on the drive", format_bytes(plan.streamed_bytes), plan.fully_resident() ? "everything stays in memory" : "read when needed");
+  table.row("smallest budget", format_bytes(plan.floor_bytes));
+  table.row("all in memory from", format_bytes(plan.resident_bytes));
+  table.row("context", fmt::format("{}", plan.n_ctx), fmt::format("tokens for each of {} sequences, passes of {}", plan.max_sequences, plan.prefill_chunk));
+  return table.text();
+}
+
+std::string stats_table(const Plan& plan, const Stats& stats) {
+  Table table;
+  add_memory(table, plan, stats);
+  add_drive(table, stats);
+  add_work(table, stats);
+  return table.text();
+}
+
+std::string format_count(std::uint64_t n) {
+  static constexpr const char* k_names[] = {"", " K", " M", " G", " T"};
+  double value = static_cast<double>(n);
+  std::size_t unit = 0;
+  while (value >= 999.5 && unit + 1 < std::size(k_names)) {
+    value /= 1000;
+    ++unit;
+  }
+  const int digits = unit == 0 || value >= 99.95 ? 0 : value < 9.995 ? 2 : 1;
+  return fmt::format("{:.{}f}{}", value, digits, k_names[unit]);
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sluice/plan.hpp"
+#include "sluice/stats.hpp"
+
+namespace sluice::cli {
+
+/// Lines of three columns: label, value (to the right), note (to the left).
+class Table {
+ public:
+  void row(std::string label, std::string value, std::string note = {});
+  /// A line of its own between groups of rows.
+  void heading(std::string text);
+  std::string text() const;
+
+ private:
+  struct Row {
+    std::string label, value, note;
+    bool is_heading;
+  };
+  std::vector<Row> rows_;
+};
+
+/// What lies where, and how much of the budget that takes.
+std::string plan_table(const Plan& plan);
+
+/// Everything that was counted while the model ran.
+std::string stats_table(const Plan& plan, const Stats& stats);
+
+/// "29.1 M"
+std::string format_count(std::uint64_t n);
+
+}  // namespace sluice::cli

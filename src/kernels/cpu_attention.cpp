@@ -1,0 +1,349 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/check.hpp"
+#include "base/checked.hpp"
+#include "kernels/cpu_table.hpp"
+
+namespace sluice::kernels {
+namespace {
+
+constexpr float k_nothing = -std::numeric_limits<float>::infinity();
+// Rough rates of one core; only the way work is split depends on them.
+constexpr double k_kv_bytes_per_ns = 8;
+constexpr double k_products_per_ns = 12;
+constexpr double k_convert_ns = 0.2;
+
+static_assert(k_segment % KvShape::page_tokens == 0 && KvShape::page_tokens % k_key_block == 0);
+
+/// Positions of one segment that a row may see; empty when begin >= end.
+struct Range {
+  std::size_t begin = 0, end = 0;
+  bool empty() const noexcept { return begin >= end; }
+};
+
+Range visible(const RowPosition& row, std::uint32_t window) noexcept {
+  const std::size_t end = std::size_t{row.position} + 1;
+  return {window > 0 && end > window ? end - window : 0, end};
+}
+
+Range within(Range range, std::size_t segment) noexcept {
+  return {std::max(range.begin, segment * k_segment), std::min(range.end, (segment + 1) * k_segment)};
+}
+
+}  // namespace
+
+void CpuOps::store_kv(Rows k, Rows v, const KvShape& shape, std::uint32_t layer, std::span<const RowPosition> rows) {
+  SLUICE_CHECK(k.n_cols == shape.n_kv_heads * shape.k_head_dim && v.n_cols == shape.n_kv_heads * shape.v_head_dim);
+  SLUICE_CHECK(k.n_rows == rows.size() && v.n_rows == rows.size() && layer < shape.n_layers);
+  for_rows(k.n_rows, k_convert_ns * (k.n_cols + v.n_cols), [&](std::uint32_t row, int) {
+    const std::uint32_t position = rows[row].position;
+    const std::size_t slot = position % KvShape::page_tokens;
+    std::byte* base = rows[row].pages[position / KvShape::page_tokens] + layer * shape.layer_bytes();
+    math_.to_f16(k.data + std::size_t{row} * k.stride, reinterpret_cast<std::uint16_t*>(base) + slot * k.n_cols,
+                 k.n_cols);
+    math_.to_f16(v.data + std::size_t{row} * v.stride,
+                 reinterpret_cast<std::uint16_t*>(base + shape.k_bytes()) + slot * v.n_cols, v.n_cols);
+  });
+}
+
+/// What all tiles of one attention call share. A unit is a tile of rows of one sequence with some query heads of
+/// one key head; it reads each key and value once for all its queries.
+struct CpuOps::AttentionPass {
+  Rows q;
+  KvShape shape;
+  std::uint32_t layer;
+  AttentionParams params;
+  std::span<const RowPosition> rows;
+  Rows out;
+  std::uint32_t k_stride, v_stride;  ///< Head dimensions rounded up to 16 floats.
+  std::uint32_t heads_per_unit;      ///< At most this many of a group.
+  std::uint32_t units_per_head;      ///< Units that share a group of query heads.
+  const std::uint32_t* tile_rows;    ///< First row of each tile and, last, n_rows.
+  std::uint32_t n_tiles;
+
+  std::size_t n_units() const noexcept { return std::size_t{n_tiles} * shape.n_kv_heads * units_per_head; }
+};
+
+namespace {
+
+/// One unit taken apart.
+struct Unit {
+  std::uint32_t first_row, n_rows;
+  std::uint32_t kv_head;
+  std::uint32_t first_head, n_heads;
+  std::uint32_t n_queries() const noexcept { return n_rows * n_heads; }
+};
+
+/// Partial result of every query of a unit over one segment.
+struct Partial {
+  float* acc;  ///< [n_queries, v_stride]
+  float* maxima;
+  float* sums;
+};
+
+template <typename Pass>
+Unit unit_of(const Pass& pass, std::size_t index) noexcept {
+  const std::uint32_t group = pass.params.n_heads / pass.shape.n_kv_heads;
+  const std::size_t per_tile = std::size_t{pass.shape.n_kv_heads} * pass.units_per_head;
+  // The last rows see the most positions: they come first, so that no long unit starts at the end.
+  const std::size_t tile = pass.n_tiles - 1 - index / per_tile;
+  const auto within_tile = static_cast<std::uint32_t>(index % per_tile);
+  Unit unit;
+  unit.first_row = pass.tile_rows[tile];
+  unit.n_rows = pass.tile_rows[tile + 1] - unit.first_row;
+  unit.kv_head = within_tile / pass.units_per_head;
+  const std::uint32_t part = within_tile % pass.units_per_head * pass.heads_per_unit;
+  unit.first_head = unit.kv_head * group + part;
+  unit.n_heads = std::min(pass.heads_per_unit, group - part);
+  return unit;
+}
+
+template <typename Pass>
+Range all_visible(const Pass& pass, const Unit& unit) noexcept {
+  Range all{std::numeric_limits<std::size_t>::max(), 0};
+  for (std::uint32_t row = 0; row < unit.n_rows; ++row) {
+    const Range own = visible(pass.rows[unit.first_row + row], pass.params.window);
+    all = {std::min(all.begin, own.begin), std::max(all.end, own.end)};
+  }
+  return all;
+}
+
+template <typename Pass>
+void pack_queries(const Pass& pass, const Unit& unit, float* queries) noexcept {
+  const std::uint32_t dim = pass.shape.k_head_dim;
+  for (std::uint32_t row = 0; row < unit.n_rows; ++row) {
+    const float* source = pass.q.data + std::size_t{unit.first_row + row} * pass.q.stride +
+                          std::size_t{unit.first_head} * dim;
+    for (std::uint32_t head = 0; head < unit.n_heads; ++head, source += dim, queries += pass.k_stride) {
+      std::copy_n(source, dim, queries);
+      std::fill(queries + dim, queries + pass.k_stride, 0.0f);
+    }
+  }
+}
+
+template <typename Pass>
+void attend_segment(const AttentionMath& math, const Pass& pass, const Unit& unit, std::size_t segment,
+                    const float* queries, float* scores, float* key_space, float* value_space,
+                    const Partial& result) noexcept {
+  const KvShape& shape = pass.shape;
+  const std::size_t start = segment * k_segment;
+  const Range all = within(all_visible(pass, unit), segment);
+  const std::size_t k_row = std::size_t{shape.n_kv_heads} * shape.k_head_dim;
+  const std::size_t v_row = std::size_t{shape.n_kv_heads} * shape.v_head_dim;
+  std::byte* const* pages = pass.rows[unit.first_row].pages;
+  const auto layer_of = [&](std::size_t position) {
+    return pages[position / KvShape::page_tokens] + pass.layer * shape.layer_bytes();
+  };
+  const auto range_of = [&](std::uint32_t row) {
+    return within(visible(pass.rows[unit.first_row + row], pass.params.window), segment);
+  };
+
+  for (std::size_t block = all.begin / k_key_block * k_key_block; block < all.end; block += k_key_block) {
+    const auto* keys = reinterpret_cast<const std::uint16_t*>(layer_of(block)) +
+                       block % KvShape::page_tokens * k_row + std::size_t{unit.kv_head} * shape.k_head_dim;
+    // Keys after the last visible one may never have been written; what they give is masked.
+    math.widen(keys, k_row, k_key_block, shape.k_head_dim, key_space, pass.k_stride);
+    for (std::uint32_t row = 0; row < unit.n_rows; ++row) {
+      const Range own = range_of(row);
+      if (own.empty() || own.begin >= block + k_key_block || own.end <= block) continue;
+      const std::size_t query = std::size_t{row} * unit.n_heads;
+      math.score(key_space, queries + query * pass.k_stride, unit.n_heads, pass.k_stride,
+                 scores + query * k_segment + (block - start));
+    }
+  }
+
+  std::fill_n(result.acc, std::size_t{unit.n_queries()} * pass.v_stride, 0.0f);
+  for (std::uint32_t row = 0; row < unit.n_rows; ++row) {
+    const Range own = range_of(row);
+    for (std::uint32_t head = 0; head < unit.n_heads; ++head) {
+      const std::size_t query = std::size_t{row} * unit.n_heads + head;
+      result.maxima[query] = k_nothing;
+      result.sums[query] = 0;
+      if (own.empty()) continue;
+      math.softmax(scores + query * k_segment, own.begin - start, own.end - start, pass.params.scale,
+                   pass.params.softcap, result.maxima + query, result.sums + query);
+    }
+  }
+
+  // A power of two of at most half a page, so that a block stays within its page.
+  std::size_t step = KvShape::page_tokens / 2;
+  while (step * pass.v_stride > k_value_floats) step /= 2;
+  for (std::size_t block = all.begin / step * step; block < all.end; block += step) {
+    const std::size_t begin = std::max(block, all.begin), end = std::min(block + step, all.end);
+    const auto* values = reinterpret_cast<const std::uint16_t*>(layer_of(begin) + shape.k_bytes()) +
+                         begin % KvShape::page_tokens * v_row + std::size_t{unit.kv_head} * shape.v_head_dim;
+    math.widen(values, v_row, end - begin, shape.v_head_dim, value_space, pass.v_stride);
+    for (std::uint32_t row = 0; row < unit.n_rows; ++row) {
+      const Range own = range_of(row);
+      const std::size_t first = std::max(begin, own.begin), last = std::min(end, own.end);
+      if (first >= last) continue;
+      for (std::uint32_t head = 0; head < unit.n_heads; ++head) {
+        const std::size_t query = std::size_t{row} * unit.n_heads + head;
+        if (result.maxima[query] == k_nothing) continue;
+        math.accumulate(scores + query * k_segment + (first - start), last - first,
+                        value_space + (first - begin) * pass.v_stride, pass.v_stride,
+                        result.acc + query * pass.v_stride);
+      }
+    }
+  }
+}
+
+/// Calls f(query, output row of that query) for every query of a unit.
+template <typename Pass, typename Function>
+void for_queries(const Pass& pass, const Unit& unit, Function f) {
+  for (std::uint32_t row = 0; row < unit.n_rows; ++row) {
+    float* out = pass.out.data + std::size_t{unit.first_row + row} * pass.out.stride;
+    for (std::uint32_t head = 0; head < unit.n_heads; ++head) {
+      f(row * unit.n_heads + head, out + std::size_t{unit.first_head + head} * pass.shape.v_head_dim);
+    }
+  }
+}
+
+// The running sums live in the output rows; (max, sum) of query i in maxima[i], sums[i].
+
+template <typename Pass>
+void start_merge(const Pass& pass, const Unit& unit, float* maxima, float* sums) {
+  for_queries(pass, unit, [&](std::uint32_t query, float* out) {
+    maxima[query] = k_nothing;
+    sums[query] = 0;
+    std::fill_n(out, pass.shape.v_head_dim, 0.0f);
+  });
+}
+
+template <typename Pass>
+void merge_segment(const AttentionMath& math, const Pass& pass, const Unit& unit, const Partial& part, float* maxima,
+                   float* sums) {
+  for_queries(pass, unit, [&](std::uint32_t query, float* out) {
+    math.merge(part.maxima[query], part.sums[query], part.acc + std::size_t{query} * pass.v_stride,
+               pass.shape.v_head_dim, maxima + query, sums + query, out);
+  });
+}
+
+template <typename Pass>
+void finish_merge(const VectorMath& math, const Pass& pass, const Unit& unit, const float* sums) {
+  for_queries(pass, unit, [&](std::uint32_t query, float* out) {
+    if (sums[query] != 0) math.scale(out, 1.0f / sums[query], nullptr, out, pass.shape.v_head_dim);
+  });
+}
+
+}  // namespace
+
+void CpuOps::attend_tile(const AttentionPass& pass, std::size_t index, int thread) {
+  const Unit unit = unit_of(pass, index);
+  float* queries = of_thread(thread, layout_.thread.queries);
+  float* state = of_thread(thread, layout_.thread.maxima_and_sums);
+  float *maxima = state, *sums = state + k_max_tile_queries;
+  const Partial part{of_thread(thread, layout_.thread.acc), state + 2 * k_max_tile_queries,
+                     state + 3 * k_max_tile_queries};
+  pack_queries(pass, unit, queries);
+  start_merge(pass, unit, maxima, sums);
+  const Range all = all_visible(pass, unit);
+  for (std::size_t segment = all.begin / k_segment; segment * k_segment < all.end; ++segment) {
+    attend_segment(attention_math_, pass, unit, segment, queries, of_thread(thread, layout_.thread.scores),
+                   of_thread(thread, layout_.thread.keys), of_thread(thread, layout_.thread.values), part);
+    merge_segment(attention_math_, pass, unit, part, maxima, sums);
+  }
+  finish_merge(math_, pass, unit, sums);
+}
+
+void CpuOps::attend_in_waves(const AttentionPass& pass, double total_ns) {
+  const std::size_t n_units = pass.n_units();
+  std::uint32_t max_queries = 0;
+  std::size_t first_segment = std::numeric_limits<std::size_t>::max(), end_segment = 0;
+  for (std::size_t index = 0; index < n_units; ++index) {
+    const Unit unit = unit_of(pass, index);
+    const Range all = all_visible(pass, unit);
+    max_queries = std::max(max_queries, unit.n_queries());
+    first_segment = std::min(first_segment, all.begin / k_segment);
+    end_segment = std::max(end_segment, (all.end + k_segment - 1) / k_segment);
+  }
+  const std::size_t slot_floats =
+      base::align_up(std::size_t{max_queries} * pass.v_stride + 2 * std::size_t{max_queries}, 16);
+  const std::size_t per_wave = std::max<std::size_t>(1, layout_.partial_floats / (n_units * slot_floats));
+  float* states = at<float>(layout_.partial_states);
+  const auto maxima_of = [&](std::size_t index) { return states + index * 2 * k_max_tile_queries; };
+  const auto sums_of = [&](std::size_t index) { return maxima_of(index) + k_max_tile_queries; };
+  const auto partial_of = [&](std::size_t index, std::size_t place) {
+    float* acc = at<float>(layout_.partials) + (index * per_wave + place) * slot_floats;
+    float* maxima = acc + std::size_t{max_queries} * pass.v_stride;
+    return Partial{acc, maxima, maxima + max_queries};
+  };
+
+  for (std::size_t index = 0; index < n_units; ++index) {
+    start_merge(pass, unit_of(pass, index), maxima_of(index), sums_of(index));
+  }
+  for (std::size_t wave = first_segment; wave < end_segment; wave += per_wave) {
+    const std::size_t n_segments = std::min(per_wave, end_segment - wave);
+    for_chunks(n_units * n_segments, total_ns, [&](std::size_t item, int thread) {
+      const std::size_t index = item / n_segments, place = item % n_segments;
+      const Unit unit = unit_of(pass, index);
+      float* queries = of_thread(thread, layout_.thread.queries);
+      pack_queries(pass, unit, queries);
+      attend_segment(attention_math_, pass, unit, wave + place, queries, of_thread(thread, layout_.thread.scores),
+                     of_thread(thread, layout_.thread.keys), of_thread(thread, layout_.thread.values),
+                     partial_of(index, place));
+    });
+    for (std::size_t index = 0; index < n_units; ++index) {
+      const Unit unit = unit_of(pass, index);
+      for (std::size_t place = 0; place < n_segments; ++place) {
+        merge_segment(attention_math_, pass, unit, partial_of(index, place), maxima_of(index), sums_of(index));
+      }
+    }
+  }
+  for (std::size_t index = 0; index < n_units; ++index) {
+    finish_merge(math_, pass, unit_of(pass, index), sums_of(index));
+  }
+}
+
+void CpuOps::attention(Rows q, const KvShape& shape, std::uint32_t layer, const AttentionParams& params,
+                       std::span<const RowPosition> rows, Rows out) {
+  SLUICE_CHECK(shape.n_kv_heads > 0 && params.n_heads % shape.n_kv_heads == 0 && params.n_heads > 0);
+  SLUICE_CHECK(shape.k_head_dim > 0 && shape.k_head_dim <= k_max_head_dim);
+  SLUICE_CHECK(shape.v_head_dim > 0 && shape.v_head_dim <= k_max_head_dim);
+  SLUICE_CHECK(q.n_cols == params.n_heads * shape.k_head_dim && out.n_cols == params.n_heads * shape.v_head_dim);
+  SLUICE_CHECK(q.n_rows == rows.size() && out.n_rows == rows.size() && layer < shape.n_layers);
+  SLUICE_CHECK(layout_.bytes > 0 && q.n_rows <= layout_.max_rows);
+  if (q.n_rows == 0) return;
+
+  const auto n_threads = static_cast<std::uint32_t>(pool_.n_threads());
+  const std::uint32_t group = params.n_heads / shape.n_kv_heads;
+  AttentionPass pass{q, shape, layer, params, rows, out, 0, 0, 0, 0, nullptr, 0};
+  pass.k_stride = static_cast<std::uint32_t>(base::align_up(shape.k_head_dim, 16));
+  pass.v_stride = static_cast<std::uint32_t>(base::align_up(shape.v_head_dim, 16));
+  const std::uint32_t max_queries =
+      std::min(k_max_tile_queries, k_tile_floats / std::max(pass.k_stride, pass.v_stride));
+  pass.units_per_head = (group + max_queries - 1) / max_queries;
+  pass.heads_per_unit = (group + pass.units_per_head - 1) / pass.units_per_head;
+
+  // Larger tiles read keys fewer times, smaller ones give every thread some.
+  const std::uint64_t wanted = std::uint64_t{q.n_rows} * shape.n_kv_heads * pass.units_per_head /
+                               (std::uint64_t{k_units_per_thread} * n_threads);
+  const auto rows_per_tile = static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(wanted, 1, std::max(1u, max_queries / pass.heads_per_unit)));
+  auto* tiles = at<std::uint32_t>(layout_.attention_tiles);
+  double total_ns = 0;
+  std::size_t max_positions = 0;
+  for (std::uint32_t row = 0; row < q.n_rows; ++row) {
+    const bool joins = row > 0 && rows[row].pages == rows[row - 1].pages &&
+                       row - tiles[pass.n_tiles - 1] < rows_per_tile;
+    if (!joins) tiles[pass.n_tiles++] = row;
+    const Range range = visible(rows[row], params.window);
+    const auto n = static_cast<double>(range.end - range.begin);
+    max_positions = std::max(max_positions, range.end - range.begin);
+    const double dims = static_cast<double>(shape.k_head_dim) + shape.v_head_dim;
+    total_ns += n * dims * std::max(params.n_heads / k_products_per_ns, 2.0 * shape.n_kv_heads / k_kv_bytes_per_ns);
+  }
+  tiles[pass.n_tiles] = q.n_rows;
+  pass.tile_rows = tiles;
+
+  const std::size_t few = std::size_t{k_units_per_thread} * n_threads;
+  if (pass.n_units() < few && n_threads > 1 && max_positions > k_segment) {
+    attend_in_waves(pass, total_ns);
+    return;
+  }
+  for_chunks(pass.n_units(), total_ns, [&](std::size_t unit, int thread) { attend_tile(pass, unit, thread); });
+}
+
+}  // namespace sluice::kernels

@@ -1,0 +1,221 @@
+#include "sluice/generate.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "support/test_data.hpp"
+
+namespace sluice {
+namespace {
+
+GenerateOptions greedy(std::uint32_t max_tokens) {
+  GenerateOptions options;
+  options.sampler.temperature = 0.0f;
+  options.max_tokens = max_tokens;
+  return options;
+}
+
+class Generate : public ::testing::Test {
+ protected:
+  static Model open(std::uint32_t n_ctx) {
+    OpenOptions options;
+    options.n_ctx = n_ctx;
+    options.n_threads = 1;
+    options.max_sequences = 2;
+    return Model::open(test::builtin_model("tales-29m-moe-Q4_K_M.gguf"), options);
+  }
+
+  Model model = open(128);
+  std::vector<TokenId> prompt = model.tokenizer().encode("Once upon a time there was a little");
+
+  Generation run(const GenerateOptions& options, const std::function<bool(std::string_view)>& on_text = {}) {
+    Sequence sequence = model.new_sequence();
+    return generate(model, sequence, prompt, options, on_text);
+  }
+};
+
+TEST_F(Generate, TheTextIsWhatTheCallbackGotAndWhatTheTokensSay) {
+  std::string heard;
+  const Generation answer = run(greedy(30), [&heard](std::string_view piece) {
+    EXPECT_FALSE(piece.empty());
+    heard += piece;
+    return true;
+  });
+  EXPECT_EQ(answer.reason, StopReason::token_limit);
+  EXPECT_EQ(answer.tokens.size(), 30u);
+  EXPECT_EQ(answer.n_prompt_tokens, prompt.size());
+  EXPECT_EQ(answer.text, heard);
+  EXPECT_EQ(answer.text, model.tokenizer().decode(answer.tokens));
+}
+
+TEST_F(Generate, GreedyTokensAreTheLikeliestOfEachStep) {
+  const Generation answer = run(greedy(8));
+  Sequence sequence = model.new_sequence();
+  std::vector<TokenId> input = prompt;
+  for (const TokenId expected : answer.tokens) {
+    TokenId best = -1;
+    const StepItem item{&sequence, input, LogitsWanted::last};
+    model.step({&item, 1}, [&best](std::size_t, std::size_t, std::span<const float> logits) {
+      best = static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    });
+    ASSERT_EQ(best, expected);
+    input.assign(1, best);
+  }
+}
+
+TEST_F(Generate, TheSequenceHoldsPromptAndAnswerButTheLastToken) {
+  Sequence sequence = model.new_sequence();
+  const Generation answer = generate(model, sequence, prompt, greedy(10));
+  EXPECT_EQ(sequence.n_tokens(), prompt.size() + 9);
+  // Fed back, it continues exactly as one longer answer would have.
+  const Generation rest = generate(model, sequence, std::span(answer.tokens).last(1), greedy(10));
+  const Generation whole = run(greedy(20));
+  EXPECT_EQ(answer.text + rest.text, whole.text);
+}
+
+TEST_F(Generate, TheSameSeedRepeatsTheAnswer) {
+  GenerateOptions options = greedy(30);
+  options.sampler.temperature = 1.5f;
+  options.sampler.seed = 21;
+  const Generation first = run(options);
+  EXPECT_EQ(run(options).tokens, first.tokens);
+  options.sampler.seed = 22;
+  EXPECT_NE(run(options).tokens, first.tokens);
+}
+
+TEST_F(Generate, AStopStringThatSpansTokensEndsTheTextBeforeIt) {
+  const Generation whole = run(greedy(30));
+  // Takes the end of one token and the start of the next.
+  const std::string before = model.tokenizer().decode({whole.tokens.begin(), whole.tokens.begin() + 15});
+  const std::size_t at = before.size() - 1;
+  GenerateOptions options = greedy(30);
+  options.stop = {"never in a story", whole.text.substr(at, 2)};
+  std::string heard;
+  const Generation cut = run(options, [&heard](std::string_view piece) {
+    heard += piece;
+    return true;
+  });
+  EXPECT_EQ(cut.reason, StopReason::stop_string);
+  EXPECT_EQ(cut.stop_string, options.stop[1]);
+  EXPECT_EQ(cut.text, whole.text.substr(0, whole.text.find(options.stop[1])));
+  EXPECT_EQ(cut.text, heard);
+  EXPECT_LE(cut.tokens.size(), 16u);
+}
+
+TEST_F(Generate, AnUnfinishedStopStringIsGivenOutAtTheEnd) {
+  const Generation whole = run(greedy(12));
+  GenerateOptions options = greedy(12);
+  options.stop = {whole.text.substr(whole.text.size() - 4) + "\x01"};
+  const Generation same = run(options);
+  EXPECT_EQ(same.reason, StopReason::token_limit);
+  EXPECT_EQ(same.text, whole.text);
+}
+
+TEST_F(Generate, AnEndTokenEndsTheAnswerUnlessItIsIgnored) {
+  // A short finished story in the chat form makes the model close its turn soon; if it does not, the claim cannot be checked.
+  Model large = open(2048);
+  const std::vector<TokenId> chat =
+      large.tokenizer().encode("<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n", true, true);
+  Sequence sequence = large.new_sequence();
+  GenerateOptions options = greedy(1500);
+  const Generation answer = generate(large, sequence, chat, options);
+  if (answer.reason != StopReason::end_token) GTEST_SKIP() << "the story did not end within 1500 tokens";
+  for (const TokenId token : answer.tokens) EXPECT_FALSE(large.tokenizer().is_end_of_generation(token));
+  options.ignore_eos = true;
+  options.max_tokens = static_cast<std::uint32_t>(answer.tokens.size()) + 3;
+  Sequence again = large.new_sequence();
+  const Generation longer = generate(large, again, chat, options);
+  EXPECT_EQ(longer.reason, StopReason::token_limit);
+  EXPECT_EQ(longer.tokens.size(), options.max_tokens);
+  EXPECT_TRUE(large.tokenizer().is_end_of_generation(longer.tokens[answer.tokens.size()]));
+}
+
+TEST_F(Generate, AFullContextEndsTheAnswer) {
+  GenerateOptions options = greedy(0);
+  options.ignore_eos = true;
+  Sequence sequence = model.new_sequence();
+  const Generation answer = generate(model, sequence, prompt, options);
+  EXPECT_EQ(answer.reason, StopReason::context_full);
+  EXPECT_EQ(sequence.n_free(), 0u);
+  // The last token was drawn from the last position's logits and had no room itself.
+  EXPECT_EQ(answer.tokens.size(), 128 - prompt.size() + 1);
+}
+
+TEST_F(Generate, APromptThatDoesNotFitIsRefusedBeforeAnythingIsComputed) {
+  Sequence sequence = model.new_sequence();
+  const std::vector<TokenId> large(129, prompt[0]);
+  try {
+    generate(model, sequence, large, greedy(1));
+    ADD_FAILURE() << "accepted a prompt larger than the context";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::context_full);
+  }
+  EXPECT_EQ(sequence.n_tokens(), 0u);
+  EXPECT_EQ(model.stats().n_prefill_tokens, 0u);
+}
+
+TEST_F(Generate, BadRequestsAreRefused) {
+  Sequence sequence = model.new_sequence();
+  const auto code = [&](std::span<const TokenId> tokens, const GenerateOptions& options) {
+    try {
+      generate(model, sequence, tokens, options);
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return ErrorCode::internal;
+  };
+  EXPECT_EQ(code({}, greedy(1)), ErrorCode::invalid_argument);
+  GenerateOptions options = greedy(1);
+  options.sampler.top_p = 2.0f;
+  EXPECT_EQ(code(prompt, options), ErrorCode::invalid_argument);
+  options = greedy(1);
+  options.stop = {""};
+  EXPECT_EQ(code(prompt, options), ErrorCode::invalid_argument);
+  EXPECT_EQ(sequence.n_tokens(), 0u);
+}
+
+TEST_F(Generate, TheCallbackCanEndTheAnswer) {
+  int n_calls = 0;
+  const Generation answer = run(greedy(30), [&n_calls](std::string_view) { return ++n_calls < 3; });
+  EXPECT_EQ(answer.reason, StopReason::cancelled);
+  EXPECT_EQ(n_calls, 3);
+  EXPECT_LT(answer.tokens.size(), 30u);
+}
+
+TEST_F(Generate, ARaisedCancelFlagIsAReasonNotAnError) {
+  std::atomic<bool> cancel{true};
+  model.set_cancel_flag(&cancel);
+  Sequence sequence = model.new_sequence();
+  const Generation nothing = generate(model, sequence, prompt, greedy(5));
+  EXPECT_EQ(nothing.reason, StopReason::cancelled);
+  EXPECT_TRUE(nothing.tokens.empty());
+  EXPECT_EQ(sequence.n_tokens(), 0u);
+
+  cancel = false;
+  const Generation some = generate(model, sequence, prompt, greedy(30), [&cancel](std::string_view) {
+    cancel = true;
+    return true;
+  });
+  EXPECT_EQ(some.reason, StopReason::cancelled);
+  EXPECT_FALSE(some.text.empty());
+  // Nothing but the token whose step was cancelled is missing from the sequence.
+  EXPECT_EQ(sequence.n_tokens(), prompt.size() + some.tokens.size() - 1);
+  model.set_cancel_flag(nullptr);
+}
+
+TEST_F(Generate, SpecialShowsControlTokens) {
+  GenerateOptions options = greedy(100);
+  options.ignore_eos = true;
+  const Generation plain = run(options);
+  options.special = true;
+  const Generation shown = run(options);
+  EXPECT_EQ(plain.tokens, shown.tokens);
+  EXPECT_EQ(shown.text, model.tokenizer().decode(shown.tokens, true));
+}
+
+}  // namespace
+}  // namespace sluice

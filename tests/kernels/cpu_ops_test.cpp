@@ -1,0 +1,532 @@
+// Goal: the operations of the CPU table compute what they say, with the same bits for a row whatever the batch,
+// the threads and the grouping, and without allocating once reserved.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <new>
+#include <numeric>
+
+#include "kernels/gemm.hpp"
+#include "kernels/ops_test_support.hpp"
+#include "sluice/error.hpp"
+
+namespace {
+std::atomic<std::uint64_t> n_allocations{0};
+}
+
+// Counts every allocation of this program, so that the promise not to allocate can be tested. Not
+// inlined: the compiler would take free() of a pointer from `new` for a mistake.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  n_allocations.fetch_add(1);
+  if (void* memory = std::malloc(bytes > 0 ? bytes : 1)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace sluice::kernels {
+namespace {
+
+using test::k_half_ulp;
+using test::Matrix;
+using test::RandomWeight;
+using test::Table;
+
+const TensorType k_types[] = {TensorType::f32, TensorType::f16, TensorType::q8_0, TensorType::q4_k, TensorType::q6_k};
+
+/// The row as the kernel sees it: quantized in its activation format and decoded again.
+std::vector<double> seen_by(TensorType type, platform::Isa isa, const float* x, std::size_t n) {
+  const ActivationFormat format = find_gemm(type, isa).activation;
+  std::vector<double> result(x, x + n);
+  if (format == ActivationFormat::f32) return result;
+  const ActivationLayout layout = activation_layout(format, n);
+  std::vector<std::byte> bytes(layout.row_bytes + 64);
+  void* start = bytes.data();
+  std::size_t space = bytes.size();
+  auto* out = static_cast<std::byte*>(std::align(64, layout.row_bytes, start, space));
+  quantize_activation(format, x, n, out);
+  const std::size_t block = format == ActivationFormat::q8_32 ? 32 : 256;
+  const auto* q = reinterpret_cast<const std::int8_t*>(out);
+  const auto* d = reinterpret_cast<const float*>(out + layout.scale_offset);
+  for (std::size_t i = 0; i < n; ++i) result[i] = double{d[i / block]} * q[i];
+  return result;
+}
+
+struct Dot {
+  double value = 0, magnitude = 0;
+};
+Dot dot(const std::vector<float>& w, const std::vector<double>& x) {
+  Dot result;
+  for (std::size_t i = 0; i < w.size(); ++i) {
+    result.value += w[i] * x[i];
+    result.magnitude += std::abs(w[i] * x[i]);
+  }
+  return result;
+}
+// Each of n terms takes part in at most n roundings; decoding a K-quant subtracts its minimum in a sum of its own,
+// whose terms may be larger than the result's by the ratio of both parts (below 16 for the weights made here).
+double dot_tolerance(const Dot& d, std::size_t n) { return d.magnitude * (static_cast<double>(n) + 16) * k_half_ulp * 16; }
+
+TEST(CpuOps, MatmulMatchesDoubleOnEveryIsaAndType) {
+  for (const platform::Isa isa : platform::supported_isas()) {
+    for (const TensorType type : k_types) {
+      const std::uint32_t n_in = 512, n_out = 70;
+      const RandomWeight w(type, n_in, n_out, 1);
+      const Table table(isa);
+      table->reserve(16, n_in, 0);
+      const Matrix x = Matrix::random(5, n_in, 2);
+      const Matrix y(5, n_out, 10);
+      const Product product{w, y, nullptr};
+      table->matmul(x, {&product, 1});
+      EXPECT_TRUE(y.margins_untouched());
+      for (std::uint32_t row = 0; row < 5; ++row) {
+        const auto seen = seen_by(type, isa, x.at(row), n_in);
+        for (std::uint32_t i = 0; i < n_out; ++i) {
+          const Dot expected = dot(w.row(i), seen);
+          ASSERT_NEAR(y.at(row)[i], expected.value, dot_tolerance(expected, n_in))
+              << platform::isa_name(isa) << " " << gguf::type_name(type) << " row " << row << " output " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(CpuOps, MatmulGroupsOfMixedTypesEqualSingleProducts) {
+  const std::uint32_t n_in = 256;
+  for (const std::uint32_t margin : {0u, 3u}) {  // A stride of 259 floats cannot be used in place.
+    const Table table(platform::choose_isa(), 2);
+    table->reserve(700, n_in, 0);
+    const Matrix x = Matrix::random(700, n_in, 3, 1.0f, margin);
+    const Matrix bias = Matrix::random(1, 40, 4);
+    std::vector<RandomWeight> weights;
+    std::vector<Matrix> grouped, single;
+    std::vector<Product> products;
+    for (std::uint32_t i = 0; i < 20; ++i) {  // More products than one loop takes.
+      weights.emplace_back(k_types[i % 5], n_in, i % 7 == 6 ? 0 : 33 + i % 3, i);
+      grouped.emplace_back(700, weights.back().weight().n_out);
+      single.emplace_back(700, weights.back().weight().n_out);
+    }
+    for (std::uint32_t i = 0; i < 20; ++i) {
+      products.push_back({weights[i], grouped[i], i % 2 == 0 ? bias.at(0) : nullptr});
+    }
+    table->matmul(x, products);
+    for (std::uint32_t i = 0; i < 20; ++i) {
+      const Product product{weights[i], single[i], nullptr};
+      table->matmul(x, {&product, 1});
+      if (i % 2 == 0) {
+        for (std::uint32_t row = 0; row < 700; ++row) {
+          for (std::uint32_t c = 0; c < single[i].n_cols(); ++c) single[i].at(row)[c] += bias.at(0)[c];
+        }
+      }
+      EXPECT_TRUE(grouped[i].same_bits(single[i])) << "product " << i << " margin " << margin;
+    }
+  }
+}
+
+TEST(CpuOps, MatmulTakesAnyWidthOfFloats) {
+  const Table table(platform::choose_isa());
+  for (const std::uint32_t n_in : {1u, 7u, 33u, 100u}) {
+    table->reserve(3, n_in, 0);
+    const RandomWeight w(TensorType::f32, n_in, 5, 1);
+    const Matrix x = Matrix::random(3, n_in, 2), y(3, 5);
+    const Product product{w, y, nullptr};
+    table->matmul(x, {&product, 1});
+    for (std::uint32_t row = 0; row < 3; ++row) {
+      for (std::uint32_t i = 0; i < 5; ++i) {
+        const Dot expected = dot(w.row(i), {x.at(row), x.at(row) + n_in});
+        EXPECT_NEAR(y.at(row)[i], expected.value, dot_tolerance(expected, n_in));
+      }
+    }
+  }
+}
+
+TEST(CpuOps, MatmulRefusesIntegerWeights) {
+  const Table table(platform::choose_isa());
+  table->reserve(1, 64, 0);
+  std::int32_t numbers[64] = {};
+  const Matrix x(1, 64), y(1, 1);
+  const Product product{{reinterpret_cast<const std::byte*>(numbers), TensorType::i32, 64, 1, 256}, y, nullptr};
+  try {
+    table->matmul(x, {&product, 1});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unsupported);
+    EXPECT_NE(std::string(error.what()).find("I32"), std::string::npos) << error.what();
+  }
+}
+
+TEST(CpuOps, NormsMatchDouble) {
+  for (const platform::Isa isa : platform::supported_isas()) {
+    const Table table(isa);
+    const std::uint32_t n = 300, heads = 3, dim = 100;
+    const Matrix x = Matrix::random(4, n, 1, 3.0f, 5), gain = Matrix::random(1, n, 2);
+    const Matrix y(4, n), per_head = x.copy(), in_place = x.copy();
+    const float eps = 1e-5f;
+    table->rms_norm(x, gain.at(0), eps, y);
+    table->rms_norm(in_place, gain.at(0), eps, in_place);
+    table->rms_norm_heads(per_head, dim, gain.at(0), eps);
+    EXPECT_TRUE(y.same_bits(in_place));
+    EXPECT_TRUE(per_head.margins_untouched());
+    // Sum of squares (n + 8 roundings), division, eps, square root, reciprocal, two products.
+    const auto check = [&](const float* in, const float* out, std::uint32_t size) {
+      double sum = 0;
+      for (std::uint32_t i = 0; i < size; ++i) sum += double{in[i]} * in[i];
+      const double factor = 1 / std::sqrt(sum / size + eps);
+      for (std::uint32_t i = 0; i < size; ++i) {
+        const double expected = in[i] * factor * gain.at(0)[i];
+        ASSERT_NEAR(out[i], expected, std::abs(expected) * (size + 16.0) * k_half_ulp);
+      }
+    };
+    for (std::uint32_t row = 0; row < 4; ++row) {
+      check(x.at(row), y.at(row), n);
+      for (std::uint32_t head = 0; head < heads; ++head) {
+        check(x.at(row) + head * dim, per_head.at(row) + head * dim, dim);
+      }
+    }
+    const Matrix plain(4, n), ones(1, n), with_ones(4, n);
+    std::fill_n(ones.at(0), n, 1.0f);
+    table->rms_norm(x, nullptr, eps, plain);
+    table->rms_norm(x, ones.at(0), eps, with_ones);
+    EXPECT_TRUE(plain.same_bits(with_ones));
+  }
+}
+
+TEST(CpuOps, EmbedDecodesTheRowsAskedFor) {
+  const Table table(platform::choose_isa(), 2);
+  const RandomWeight w(TensorType::q4_k, 256, 30, 9);
+  const std::vector<std::int32_t> ids = {29, 0, 7, 7};
+  const Matrix y(4, 256, 4);
+  table->embed(w, ids, y);
+  EXPECT_TRUE(y.margins_untouched());
+  for (std::uint32_t row = 0; row < 4; ++row) {
+    const auto expected = w.row(static_cast<std::uint32_t>(ids[row]));
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), y.at(row)));
+  }
+}
+
+TEST(CpuOps, AddAndSwigluWorkByRows) {
+  const Table table(platform::choose_isa());
+  const Matrix x = Matrix::random(3, 37, 1, 1.0f, 2), y = Matrix::random(3, 37, 2, 1.0f, 7), before = y.copy();
+  table->add(x, y);
+  for (std::uint32_t row = 0; row < 3; ++row) {
+    for (std::uint32_t i = 0; i < 37; ++i) EXPECT_EQ(y.at(row)[i], before.at(row)[i] + x.at(row)[i]);
+  }
+  const Matrix gate = Matrix::random(3, 37, 3, 1.0f, 1), out(3, 37), in_place = gate.copy();
+  table->swiglu(gate, x, out);
+  table->swiglu(in_place, x, in_place);
+  EXPECT_TRUE(out.same_bits(in_place));
+  EXPECT_TRUE(y.margins_untouched() && in_place.margins_untouched());
+  for (std::uint32_t i = 0; i < 37; ++i) {
+    const double g = gate.at(2)[i], expected = g / (1 + std::exp(-g)) * x.at(2)[i];
+    EXPECT_NEAR(out.at(2)[i], expected, std::abs(expected) * (3e-7 + 4 * k_half_ulp));
+  }
+}
+
+TEST(CpuOps, CombineSumsByRank) {
+  const Table table(platform::choose_isa());
+  const Matrix outputs = Matrix::random(6, 50, 1), y = Matrix::random(2, 50, 2), before = y.copy();
+  const float weights[6] = {0.5f, 0.25f, 0.125f, 1.0f, 2.0f, 3.0f};
+  table->combine_experts(outputs, weights, 3, y);
+  for (std::uint32_t row = 0; row < 2; ++row) {
+    for (std::uint32_t i = 0; i < 50; ++i) {
+      double sum = 0, magnitude = std::abs(before.at(row)[i]);
+      for (std::uint32_t k = 0; k < 3; ++k) {
+        const double term = double{weights[row * 3 + k]} * outputs.at(row * 3 + k)[i];
+        sum += term;
+        magnitude += std::abs(term);
+      }
+      EXPECT_NEAR(y.at(row)[i], before.at(row)[i] + sum, magnitude * 7 * k_half_ulp);
+    }
+  }
+}
+
+/// A layer of experts and a routing of all rows to some of them.
+struct Experts {
+  static constexpr std::uint32_t n_embd = 256, n_ff = 512, n_used = 3;
+  Experts(std::uint32_t n_experts, std::uint32_t n_rows) : in(n_experts), out(n_experts) {
+    for (std::uint32_t e = 0; e < n_experts; ++e) {
+      // Kinds: one format for all, mixed formats, plain floats.
+      const TensorType gate_type = e % 3 == 2 ? TensorType::f16 : TensorType::q4_k;
+      const TensorType up_type = e % 3 == 0 ? TensorType::q4_k : TensorType::q8_0;
+      const TensorType down_type = e % 2 == 0 ? TensorType::q6_k : e % 3 == 2 ? TensorType::f32 : TensorType::q8_0;
+      gate.emplace_back(gate_type, n_embd, n_ff, e * 3);
+      up.emplace_back(up_type, n_embd, n_ff, e * 3 + 1);
+      down.emplace_back(down_type, n_ff, n_embd, e * 3 + 2);
+    }
+    std::mt19937 generator(7);
+    for (std::uint32_t row = 0; row < n_rows; ++row) {
+      std::vector<std::uint32_t> order(n_experts);
+      std::iota(order.begin(), order.end(), 0u);
+      std::shuffle(order.begin(), order.end(), generator);
+      for (std::uint32_t rank = 0; rank < n_used; ++rank) {
+        in[order[rank]].push_back(row);
+        out[order[rank]].push_back(row * n_used + rank);
+      }
+    }
+  }
+  ExpertCall call(std::uint32_t e) const { return {gate[e], up[e], down[e], in[e], out[e]}; }
+  std::vector<ExpertCall> calls() const {
+    std::vector<ExpertCall> result;
+    for (std::uint32_t e = 0; e < gate.size(); ++e) result.push_back(call(e));
+    return result;
+  }
+  std::vector<RandomWeight> gate, up, down;
+  std::vector<std::vector<std::uint32_t>> in, out;
+};
+
+TEST(CpuOps, ExpertsMatchDouble) {
+  const std::uint32_t n_rows = 5;
+  const Experts experts(6, n_rows);
+  for (const platform::Isa isa : platform::supported_isas()) {
+    const Table table(isa, 2);
+    table->reserve(n_rows, Experts::n_embd, Experts::n_ff);
+    const Matrix x = Matrix::random(n_rows, Experts::n_embd, 1, 1.0f, 16);
+    const Matrix out(n_rows * Experts::n_used, Experts::n_embd, 16);
+    table->begin_experts(x);
+    table->run_experts(experts.calls(), out);
+    EXPECT_TRUE(out.margins_untouched());
+    for (std::uint32_t e = 0; e < 6; ++e) {
+      for (std::size_t i = 0; i < experts.in[e].size(); ++i) {
+        const float* row = x.at(experts.in[e][i]);
+        const auto for_gate = seen_by(experts.gate[e].weight().type, isa, row, Experts::n_embd);
+        const auto for_up = seen_by(experts.up[e].weight().type, isa, row, Experts::n_embd);
+        std::vector<double> hidden(Experts::n_ff), errors(Experts::n_ff);
+        double largest = 0;
+        for (std::uint32_t j = 0; j < Experts::n_ff; ++j) {
+          const Dot g = dot(experts.gate[e].row(j), for_gate), u = dot(experts.up[e].row(j), for_up);
+          const double silu = g.value / (1 + std::exp(-g.value));
+          hidden[j] = silu * u.value;
+          // |silu'| < 1.1.
+          errors[j] = 1.1 * dot_tolerance(g, Experts::n_embd) * std::abs(u.value) +
+                      std::abs(silu) * dot_tolerance(u, Experts::n_embd) + std::abs(hidden[j]) * 1e-6;
+          largest = std::max(largest, std::abs(hidden[j]));
+        }
+        // The hidden row is quantized from values that differ in the last bits from ours: where a value lies near
+        // the middle of two steps of (at most) largest / 127 it may fall to the other side, so half a step each.
+        const bool is_plain = find_gemm(experts.down[e].weight().type, isa).activation == ActivationFormat::f32;
+        for (std::uint32_t j = 0; j < Experts::n_ff; ++j) errors[j] += is_plain ? 0 : largest / 127 * 0.51;
+        for (std::uint32_t c = 0; c < Experts::n_embd; c += 17) {
+          const auto w = experts.down[e].row(c);
+          const Dot expected = dot(w, hidden);
+          double tolerance = dot_tolerance(expected, Experts::n_ff);
+          for (std::uint32_t j = 0; j < Experts::n_ff; ++j) tolerance += std::abs(w[j]) * errors[j];
+          ASSERT_NEAR(out.at(experts.out[e][i])[c], expected.value, tolerance) << "expert " << e;
+        }
+      }
+    }
+  }
+}
+
+TEST(CpuOps, ExpertBitsDoNotDependOnGroupingOrderRowsOrThreads) {
+  const std::uint32_t n_rows = 200;  // More hidden rows (600) than one wave holds.
+  const Experts experts(7, n_rows);
+  const Matrix x = Matrix::random(n_rows, Experts::n_embd, 1);
+  const Matrix expected(n_rows * Experts::n_used, Experts::n_embd);
+  {
+    const Table table(platform::choose_isa());
+    table->reserve(n_rows, Experts::n_embd, Experts::n_ff);
+    table->begin_experts(x);
+    for (std::uint32_t e = 0; e < 7; ++e) {  // Row by row.
+      for (std::size_t i = 0; i < experts.in[e].size(); ++i) {
+        ExpertCall call = experts.call(e);
+        call.in_rows = call.in_rows.subspan(i, 1);
+        call.out_rows = call.out_rows.subspan(i, 1);
+        table->run_experts({&call, 1}, expected);
+      }
+    }
+  }
+  for (const int n_threads : {1, 2, 4}) {
+    const Table table(platform::choose_isa(), n_threads);
+    table->reserve(n_rows, Experts::n_embd, Experts::n_ff);
+    const Matrix all(n_rows * Experts::n_used, Experts::n_embd), turned(n_rows * Experts::n_used, Experts::n_embd);
+    auto calls = experts.calls();
+    table->begin_experts(x);
+    table->run_experts(calls, all);
+    EXPECT_TRUE(all.same_bits(expected)) << n_threads;
+    // One by one in the other order, with products of another input in between.
+    std::reverse(calls.begin(), calls.end());
+    const Matrix other = Matrix::random(3, Experts::n_embd, 5), y(3, Experts::n_ff);
+    const Product product{experts.gate[0], y, nullptr};
+    for (const ExpertCall& call : calls) {
+      table->run_experts({&call, 1}, turned);
+      table->matmul(other, {&product, 1});
+    }
+    EXPECT_TRUE(turned.same_bits(expected)) << n_threads;
+  }
+}
+
+TEST(CpuOps, ExpertsTakeMoreCallsThanOneWaveHolds) {
+  const Experts experts(1, 1);
+  const Table table(platform::choose_isa(), 2);
+  table->reserve(2, Experts::n_embd, Experts::n_ff);
+  const Matrix x = Matrix::random(2, Experts::n_embd, 1), out(600, Experts::n_embd);
+  std::vector<std::uint32_t> in_rows(600), out_rows(600);
+  for (std::uint32_t i = 0; i < 600; ++i) {
+    in_rows[i] = i % 3 == 0 ? 1 : 0;
+    out_rows[i] = 599 - i;
+  }
+  std::vector<ExpertCall> calls;
+  // 300 calls of one row, then one call of 300 rows, longer than a wave's 64.
+  for (std::uint32_t i = 0; i < 300; ++i) {
+    calls.push_back({experts.gate[0], experts.up[0], experts.down[0], std::span(in_rows).subspan(i, 1),
+                     std::span(out_rows).subspan(i, 1)});
+  }
+  calls.push_back({experts.gate[0], experts.up[0], experts.down[0], std::span(in_rows).subspan(300),
+                   std::span(out_rows).subspan(300)});
+  table->begin_experts(x);
+  table->run_experts(calls, out);
+  for (std::uint32_t i = 0; i < 600; ++i) {
+    const std::uint32_t first_with_same_input = in_rows[i] == 1 ? 599 : 598;
+    ASSERT_EQ(std::memcmp(out.at(out_rows[i]), out.at(first_with_same_input), Experts::n_embd * sizeof(float)), 0) << i;
+  }
+  EXPECT_NE(std::memcmp(out.at(599), out.at(598), Experts::n_embd * sizeof(float)), 0);
+}
+
+/// Runs every row operation on `n_rows` rows and returns the concatenated results.
+Matrix run_all(Ops& ops, const Matrix& input, const RandomWeight& w, const RandomWeight& f, std::uint32_t first,
+               std::uint32_t n_rows) {
+  const std::uint32_t n = input.n_cols();
+  Matrix result(n_rows, 4 * n);
+  const Rows x = input.rows().from(first).first(n_rows);
+  const auto part = [&](std::uint32_t i, std::uint32_t n_cols) {
+    return Rows{result.at(0) + i * n, n_rows, n_cols, 4 * n};
+  };
+  ops.rms_norm(x, nullptr, 1e-6f, part(0, n));
+  ops.swiglu(x, part(0, n), part(1, n));
+  ops.rms_norm_heads(part(1, n), 64, input.at(0), 1e-6f);
+  const Product products[2] = {{w, part(2, w.weight().n_out), input.at(1)}, {f, part(3, f.weight().n_out), nullptr}};
+  ops.matmul(part(1, n), products);
+  ops.add(part(2, n), part(0, n));
+  const float weights[3] = {0.5f, 0.3f, 0.2f};
+  for (std::uint32_t row = 0; row < n_rows; ++row) {
+    ops.combine_experts(input.rows().first(3), weights, 3, part(3, n).from(row).first(1));
+  }
+  return result;
+}
+
+TEST(CpuOps, BitsDoNotDependOnBatchOrThreads) {
+  const std::uint32_t n = 512, n_rows = 64;
+  for (const platform::Isa isa : platform::supported_isas()) {
+    for (const TensorType type : {TensorType::q4_k, TensorType::q8_0, TensorType::f16}) {
+      const Matrix input = Matrix::random(n_rows, n, 3);
+      const RandomWeight w(type, n, n, 1), f(TensorType::f32, n, 100, 2);
+      const Table one(isa);
+      one->reserve(n_rows, n, 0);
+      const Matrix expected = run_all(*one.ops, input, w, f, 0, n_rows);
+      for (const int n_threads : {1, 2, 4}) {
+        const Table table(isa, n_threads);
+        table->reserve(n_rows, n, 0);
+        EXPECT_TRUE(run_all(*table.ops, input, w, f, 0, n_rows).same_bits(expected)) << n_threads;
+        for (const std::uint32_t row : {0u, 1u, 31u, 63u}) {
+          const Matrix alone = run_all(*table.ops, input, w, f, row, 1);
+          EXPECT_EQ(std::memcmp(alone.at(0), expected.at(row), 4 * n * sizeof(float)), 0)
+              << platform::isa_name(isa) << " " << gguf::type_name(type) << " row " << row;
+        }
+      }
+    }
+  }
+}
+
+TEST(CpuOps, AllocatesAlignedZeroedMemory) {
+  const Table table(platform::choose_isa());
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{5} << 20}) {
+    std::byte* memory = table->allocate(bytes);
+    ASSERT_NE(memory, nullptr);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory) % 64, 0u);
+    for (std::size_t i = 0; i < bytes; i += 61) ASSERT_EQ(memory[i], std::byte{0});
+    if (bytes == 0) continue;
+    std::vector<std::byte> data(bytes, std::byte{7}), back(bytes);
+    table->upload(data.data(), memory, bytes);
+    table->download(memory, back.data(), bytes);
+    EXPECT_EQ(data, back);
+  }
+}
+
+TEST(CpuOps, RefusesWhatTheSystemCannotGive) {
+  const Table table(platform::choose_isa());
+  for (const auto& attempt : {+[](Ops& ops) { ops.allocate(std::size_t{1} << 62); },
+                              +[](Ops& ops) { ops.reserve(0xffff'ffff, 0xffff'ff00, 1); }}) {
+    try {
+      attempt(*table.ops);
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::budget);
+    }
+  }
+}
+
+TEST(CpuOps, ReserveTakesWhatScratchBytesTold) {
+  for (const int n_threads : {1, 3}) {
+    const Table table(platform::choose_isa(), n_threads);
+    for (const std::uint32_t rows : {1u, 17u, 512u, 2000u}) {
+      for (const std::uint32_t hidden : {0u, 768u}) {
+        const std::size_t told = table->scratch_bytes(rows, 2048, hidden);
+        EXPECT_EQ(table->reserve(rows, 2048, hidden), told);
+        EXPECT_EQ(told % 4096, 0u);
+      }
+    }
+  }
+}
+
+TEST(CpuOps, NothingAllocatesAfterReserve) {
+  const std::uint32_t n = 512, n_rows = 20;
+  const Table table(platform::choose_isa(), 2);
+  table->reserve(n_rows, n, Experts::n_ff);
+  const Experts experts(5, n_rows);
+  const auto calls = experts.calls();
+  const RandomWeight w(TensorType::q4_k, n, n, 1), embedding(TensorType::q8_0, n, 10, 2);
+  const Matrix x = Matrix::random(n_rows, n, 1), y(n_rows, n), logits = Matrix::random(n_rows, 64, 2);
+  const Matrix expert_x = Matrix::random(n_rows, Experts::n_embd, 3);
+  const Matrix out(n_rows * Experts::n_used, Experts::n_embd), sum(n_rows, Experts::n_embd);
+  const KvShape shape{1, 2, 64, 64};
+  std::vector<std::byte> page(shape.page_bytes());
+  std::byte* pages[1] = {page.data()};
+  std::vector<RowPosition> rows;
+  std::vector<std::int32_t> ids(n_rows, 3);
+  for (std::uint32_t row = 0; row < n_rows; ++row) rows.push_back({pages, row});
+  std::vector<std::uint16_t> chosen(n_rows * Experts::n_used);
+  std::vector<float> weights(n_rows * Experts::n_used);
+  RopeParams rope;
+  rope.n_rot = 64;
+  const Product products[2] = {{w, y, nullptr}, {w, y, nullptr}};
+  const Rows k{x.at(0), n_rows, 128, n}, v{y.at(0), n_rows, 128, n};
+
+  const std::uint64_t before = n_allocations.load();
+  table->embed(embedding, ids, y);
+  table->rms_norm(x, nullptr, 1e-5f, y);
+  table->rms_norm_heads(y, 64, nullptr, 1e-5f);
+  table->matmul(x, products);
+  table->rope(x, 64, rope, rows);
+  table->store_kv(k, v, shape, 0, rows);
+  table->attention(x, shape, 0, {8, 0.125f, 0, 0}, rows, y);
+  table->swiglu(x, y, y);
+  table->add(x, y);
+  table->route(logits, {Experts::n_used}, chosen.data(), weights.data());
+  table->begin_experts(expert_x);
+  table->run_experts(calls, out);
+  table->combine_experts(out, weights.data(), Experts::n_used, sum);
+  EXPECT_EQ(n_allocations.load(), before);
+}
+
+TEST(CpuOps, EmptyStepsDoNothing) {
+  const Table table(platform::choose_isa(), 2);
+  table->reserve(4, 256, 256);
+  const Matrix x(0, 256), y(0, 256);
+  const RandomWeight w(TensorType::q4_k, 256, 256, 1);
+  const Product product{w, y, nullptr};
+  table->embed(w, {}, y);
+  table->rms_norm(x, nullptr, 1e-5f, y);
+  table->matmul(x, {&product, 1});
+  table->matmul(x, {});
+  table->attention(x, {1, 4, 64, 64}, 0, {4, 0.125f, 0, 0}, {}, y);
+  table->begin_experts(x);
+  table->run_experts({}, y);
+  const ExpertCall call{w, w, w, {}, {}};
+  table->run_experts({&call, 1}, y);
+}
+
+}  // namespace
+}  // namespace sluice::kernels

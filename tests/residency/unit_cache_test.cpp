@@ -1,0 +1,216 @@
+// Goal: whatever the number of slots, the policy and the drive's behaviour, a leased expert's bytes are the file's
+// bytes, and no expert is read twice at once. Method: random fetches over a tiny model against the file itself.
+#include "residency/unit_cache.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <set>
+
+#include "sluice/error.hpp"
+#include "support/temp_dir.hpp"
+#include "support/test_data.hpp"
+#include "support/tiny_gguf.hpp"
+#include "support/tiny_model.hpp"
+
+namespace sluice::residency {
+namespace {
+
+/// A tiny model on disk with a cache over it.
+struct Bench {
+  test::TempDir dir;
+  test::TinyModel model;
+  std::vector<std::byte> bytes;
+  gguf::ModelFile file;
+  std::unique_ptr<WeightStore> store;
+  UnitMap map;
+  Placement placement;
+  std::unique_ptr<UnitCache> cache;
+
+  Bench(std::uint32_t slots_per_layer, std::uint32_t n_transit, CachePolicy policy = CachePolicy::lfru,
+        const storage::FaultPlan* faults = nullptr) {
+    const std::filesystem::path path = test::write_tiny_model(dir.path(), model);
+    bytes = test::read_bytes(path);
+    file = test::parse_bytes(bytes);
+    std::vector<std::unique_ptr<storage::File>> files;
+    files.push_back(storage::File::open(path.string(), true));
+    auto backend = storage::make_pread_backend(8, 2);
+    if (faults != nullptr) backend = storage::make_fault_backend(std::move(backend), *faults);
+    store = std::make_unique<WeightStore>(std::move(files),
+                                          std::make_unique<storage::ReadQueue>(std::move(backend), storage::ReadQueue::Options{}));
+    map = map_units(file, model.n_layers, model.n_experts, model.n_embd, model.n_ff, store->alignment_bytes());
+    placement.slots_per_layer.assign(map.layers.size(), slots_per_layer);
+    placement.n_transit = n_transit;
+    for (const LayerUnits& layer : map.layers) placement.transit_slot_bytes = std::max(placement.transit_slot_bytes, layer.slot_bytes);
+    cache = std::make_unique<UnitCache>(file, map, placement, policy, *store);
+  }
+
+  void expect_right_bytes(std::uint32_t layer_idx, const Lease& lease) const {
+    const LayerUnits& layer = map.layers[layer_idx];
+    for (std::size_t part = 0; part < k_n_expert_parts; ++part) {
+      const std::byte* expected = bytes.data() + layer.experts[lease.expert()][part].offset_bytes;
+      ASSERT_EQ(std::memcmp(lease.part(static_cast<ExpertPart>(part)), expected, layer.shapes[part].bytes()), 0)
+          << "layer " << layer_idx << " expert " << lease.expert() << " part " << part;
+    }
+  }
+
+  /// Fetches a set and checks that exactly this set comes, with the right bytes.
+  void fetch(std::uint32_t layer_idx, const std::set<std::uint32_t>& experts, std::uint64_t now,
+             UnitCache::Admission admission = UnitCache::Admission::always, std::size_t batch = 16) {
+    std::vector<UnitCache::Want> wants;
+    for (const std::uint32_t expert : experts) wants.push_back({expert, 1});
+    cache->begin(layer_idx, wants, admission, now);
+    std::set<std::uint32_t> seen;
+    std::array<Lease, 16> leases;
+    while (const std::size_t n = cache->next(std::span(leases).first(batch))) {
+      for (std::size_t i = 0; i < n; ++i) {
+        expect_right_bytes(layer_idx, leases[i]);
+        EXPECT_TRUE(seen.insert(leases[i].expert()).second) << "handed out twice";
+        leases[i] = Lease();
+      }
+    }
+    EXPECT_EQ(seen, experts);
+  }
+};
+
+void run_random_fetches(Bench& bench, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  for (std::uint64_t now = 1; now <= 60; ++now) {
+    for (std::uint32_t layer = 0; layer < bench.model.n_layers; ++layer) {
+      std::set<std::uint32_t> experts;
+      const std::size_t n = 1 + random() % bench.model.n_experts;
+      while (experts.size() < n) experts.insert(random() % bench.model.n_experts);
+      const auto admission = random() % 2 == 0 ? UnitCache::Admission::always : UnitCache::Admission::if_better;
+      bench.fetch(layer, experts, now, admission, 1 + random() % 16);
+    }
+  }
+}
+
+TEST(UnitCache, GivesTheFilesBytesWithAnyNumberOfSlots) {
+  for (const CachePolicy policy : {CachePolicy::lfru, CachePolicy::lru}) {
+    for (const auto& [slots, transit] : {std::pair{0u, 1u}, {0u, 4u}, {1u, 1u}, {3u, 2u}, {8u, 0u}, {8u, 4u}}) {
+      Bench bench(slots, transit, policy);
+      run_random_fetches(bench, slots * 10 + transit);
+      const CacheStatistics& counters = bench.cache->statistics();
+      EXPECT_GT(counters.n_misses, 0u);
+      if (slots == 0) {
+        EXPECT_EQ(counters.n_hits, 0u);
+      }
+      if (slots == 8) {
+        EXPECT_EQ(counters.n_misses, bench.map.n_units()) << "each expert is read once when all fit";
+      }
+    }
+  }
+}
+
+TEST(UnitCache, GivesTheFilesBytesThroughFaults) {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    storage::FaultPlan faults;
+    faults.seed = seed;
+    faults.short_read_rate = 0.3;
+    faults.eintr_rate = 0.1;
+    faults.eagain_rate = 0.1;
+    faults.delay_rate = 0.4;
+    faults.reorder = true;
+    faults.full_rate = 0.3;
+    Bench bench(2, 2, CachePolicy::lfru, &faults);
+    run_random_fetches(bench, static_cast<std::uint32_t>(seed));
+  }
+}
+
+TEST(UnitCache, HandsOutHitsFirst) {
+  Bench bench(4, 2);
+  bench.fetch(0, {3}, 1);
+  const std::array<UnitCache::Want, 3> wants = {{{1, 1}, {3, 1}, {2, 1}}};
+  bench.cache->begin(0, wants, UnitCache::Admission::always, 2);
+  std::array<Lease, 1> lease;
+  ASSERT_EQ(bench.cache->next(lease), 1u);
+  EXPECT_EQ(lease[0].expert(), 3u);
+}
+
+TEST(UnitCache, NeverEvictsWhatTheStepWants) {
+  Bench bench(2, 1);
+  bench.fetch(0, {0, 1}, 1);
+  const std::uint64_t before = bench.cache->statistics().n_misses;
+  bench.fetch(0, {0, 1, 2}, 2);
+  EXPECT_EQ(bench.cache->statistics().n_misses, before + 1) << "0 and 1 were there and had to stay";
+}
+
+TEST(UnitCache, PrefillDoesNotSweepWhatIsUsedOften) {
+  Bench bench(2, 3);
+  for (std::uint64_t now = 1; now <= 20; ++now) bench.fetch(0, {0, 1}, now);
+  const std::uint64_t before = bench.cache->statistics().n_misses;
+  bench.fetch(0, {2, 3, 4, 5, 6, 7}, 21, UnitCache::Admission::if_better);
+  bench.fetch(0, {0, 1}, 22);
+  EXPECT_EQ(bench.cache->statistics().n_misses, before + 6);
+}
+
+TEST(UnitCache, JoinsAReadInFlight) {
+  Bench bench(4, 2);
+  const std::array<UnitCache::Want, 1> wants = {{{5, 1}}};
+  bench.cache->begin(1, wants, UnitCache::Admission::always, 1);
+  bench.cache->abandon();  // The read goes on without anybody waiting.
+  bench.fetch(1, {5}, 2);
+  const CacheStatistics& counters = bench.cache->statistics();
+  EXPECT_EQ(counters.n_misses, 1u);
+  EXPECT_EQ(counters.n_joins + counters.n_hits, 1u);
+}
+
+TEST(UnitCache, AbandonedFetchesLoseNoSlot) {
+  Bench bench(1, 2);
+  std::mt19937 random(7);
+  for (std::uint64_t now = 1; now <= 100; ++now) {
+    std::vector<UnitCache::Want> wants;
+    for (std::uint32_t expert = 0; expert < 8; ++expert) wants.push_back({expert, 1});
+    bench.cache->begin(now % 3, wants, UnitCache::Admission::always, now);
+    std::array<Lease, 2> leases;
+    if (random() % 2 == 0) bench.cache->next(leases);
+    leases = {};
+    bench.cache->abandon();
+  }
+  run_random_fetches(bench, 8);
+}
+
+TEST(UnitCache, FailedReadNamesTensorAndOffsetAndTheNextFetchWorks) {
+  Bench probe(1, 2);
+  const UnitPart where = probe.map.layers[1].experts[4][static_cast<std::size_t>(ExpertPart::up)];
+  storage::FaultPlan faults;
+  faults.failing_ranges.push_back({where.offset_bytes + 100, where.offset_bytes + 200, 5});
+  Bench bench(1, 2, CachePolicy::lfru, &faults);
+  const std::array<UnitCache::Want, 3> wants = {{{2, 1}, {4, 1}, {6, 1}}};
+  bench.cache->begin(1, wants, UnitCache::Admission::always, 1);
+  try {
+    std::array<Lease, 1> lease;
+    while (bench.cache->next(lease) != 0) lease[0] = Lease();
+    FAIL() << "the read error was not reported";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::io);
+    const std::string message = error.what();
+    EXPECT_NE(message.find("blk.1.ffn_up_exps.weight (expert 4)"), std::string::npos) << message;
+    EXPECT_NE(message.find("offset"), std::string::npos) << message;
+    EXPECT_NE(message.find("Input/output error"), std::string::npos) << message;
+  }
+  for (std::uint64_t now = 2; now < 10; ++now) bench.fetch(1, {0, 1, 2, 3, 5, 6, 7}, now);
+}
+
+TEST(UnitCache, PreloadReadsEverythingOnce) {
+  Bench bench(8, 0);
+  bench.cache->preload();
+  for (std::uint32_t layer = 0; layer < 3; ++layer) bench.fetch(layer, {0, 1, 2, 3, 4, 5, 6, 7}, 1);
+  EXPECT_EQ(bench.cache->statistics().n_misses, 0u);
+  EXPECT_EQ(bench.cache->statistics().n_hits, 24u);
+}
+
+TEST(UnitCache, CountsTheBytesOfItsMisses) {
+  Bench bench(2, 2);
+  const std::uint64_t before = bench.store->queue().statistics().requested_bytes;
+  run_random_fetches(bench, 3);
+  const std::uint64_t unit = bench.map.layers[0].weight_bytes;
+  EXPECT_EQ(bench.store->queue().statistics().requested_bytes - before, bench.cache->statistics().n_misses * unit);
+}
+
+}  // namespace
+}  // namespace sluice::residency

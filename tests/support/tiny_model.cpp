@@ -1,0 +1,207 @@
+#include "support/tiny_model.hpp"
+
+#include <fmt/core.h>
+
+#include <cstring>
+#include <cmath>
+
+#include "gguf/writer.hpp"
+#include "support/random_blocks.hpp"
+#include "support/test_data.hpp"
+#include "support/tiny_gguf.hpp"
+
+namespace sluice::test {
+namespace {
+
+struct TensorData {
+  std::string name;
+  gguf::TensorType type;
+  std::vector<std::uint64_t> dims;
+  std::vector<std::byte> bytes;
+};
+
+/// Names, shapes and contents of all tensors, in the order converters write them.
+class TensorList {
+ public:
+  explicit TensorList(const TinyModel& model) : model_(model), seed_(model.seed * 1000) {}
+
+  void matrix(const std::string& name, std::uint64_t n_in, std::uint64_t n_out, std::uint64_t n_stack = 0) {
+    const std::uint64_t rows = n_out * (n_stack == 0 ? 1 : n_stack);
+    std::vector<std::byte> bytes;
+    if (model_.type == gguf::TensorType::f32) {
+      bytes = floats(n_in * rows, 0.0f, 1.0f / std::sqrt(static_cast<float>(n_in)));
+    } else {
+      bytes = random_rows(model_.type, rows, n_in, ++seed_);
+    }
+    std::vector<std::uint64_t> dims = {n_in, n_out};
+    if (n_stack != 0) dims.push_back(n_stack);
+    list_.push_back({name, model_.type, dims, std::move(bytes)});
+  }
+  void vector(const std::string& name, std::uint64_t n, float mean, float deviation) {
+    list_.push_back({name, gguf::TensorType::f32, {n}, floats(n, mean, deviation)});
+  }
+  std::vector<TensorData>& list() { return list_; }
+
+ private:
+  std::vector<std::byte> floats(std::uint64_t n, float mean, float deviation) {
+    std::vector<float> values = random_floats(n, ++seed_);
+    for (float& value : values) value = mean + deviation * value;
+    std::vector<std::byte> bytes(n * sizeof(float));
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    return bytes;
+  }
+
+  const TinyModel& model_;
+  std::uint64_t seed_;
+  std::vector<TensorData> list_;
+};
+
+/// GPT-2's printable spelling of the 256 bytes, then two control tokens.
+std::vector<std::string> byte_vocabulary() {
+  std::vector<std::string> tokens;
+  std::uint32_t next = 256;
+  for (std::uint32_t byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+    const std::uint32_t code = printable ? byte : next++;
+    std::string text;
+    if (code < 0x80) {
+      text.push_back(static_cast<char>(code));
+    } else {
+      text.push_back(static_cast<char>(0xc0 | (code >> 6)));
+      text.push_back(static_cast<char>(0x80 | (code & 0x3f)));
+    }
+    tokens.push_back(text);
+  }
+  tokens.emplace_back("<|endoftext|>");
+  tokens.emplace_back("<|im_end|>");
+  return tokens;
+}
+
+void fill_metadata(gguf::Metadata& metadata, const TinyModel& model) {
+  const std::string arch = model.architecture;
+  const auto key = [&](const char* name) { return arch + "." + name; };
+  metadata.set("general.architecture", string_value(arch));
+  metadata.set("general.name", string_value("tiny"));
+  metadata.set(key("block_count"), uint_value(model.n_layers));
+  metadata.set(key("context_length"), uint_value(model.n_ctx));
+  metadata.set(key("embedding_length"), uint_value(model.n_embd));
+  metadata.set(key("feed_forward_length"), uint_value(model.n_ff));
+  metadata.set(key("attention.head_count"), uint_value(model.n_heads));
+  metadata.set(key("attention.head_count_kv"), uint_value(model.n_kv_heads));
+  metadata.set(key("attention.key_length"), uint_value(model.head_dim));
+  metadata.set(key("attention.value_length"), uint_value(model.head_dim));
+  metadata.set(key("attention.layer_norm_rms_epsilon"), float_value(1e-6));
+  metadata.set(key("rope.freq_base"), float_value(10000.0));
+  metadata.set(key("rope.dimension_count"), uint_value(model.head_dim));
+  if (model.n_experts != 0) {
+    metadata.set(key("expert_count"), uint_value(model.n_experts));
+    metadata.set(key("expert_used_count"), uint_value(model.n_experts_used));
+    metadata.set(key("expert_feed_forward_length"), uint_value(model.n_ff));
+  }
+  if (!model.rope_scaling.empty()) {
+    metadata.set(key("rope.scaling.type"), string_value(model.rope_scaling));
+    metadata.set(key("rope.scaling.factor"), float_value(4.0));
+    metadata.set(key("rope.scaling.original_context_length"), uint_value(64));
+  }
+  const std::vector<std::string> tokens = byte_vocabulary();
+  std::vector<std::int32_t> kinds(tokens.size(), 1);
+  kinds[256] = kinds[257] = 3;
+  metadata.set("tokenizer.ggml.model", string_value("gpt2"));
+  metadata.set("tokenizer.ggml.pre", string_value("qwen2"));
+  metadata.set("tokenizer.ggml.tokens", strings_value(tokens));
+  metadata.set("tokenizer.ggml.token_type", array_value(gguf::ValueType::i32, kinds));
+  metadata.set("tokenizer.ggml.merges", strings_value({"h e", "l l"}));
+  metadata.set("tokenizer.ggml.eos_token_id", uint_value(256));
+}
+
+std::vector<TensorData> make_tensors(const TinyModel& model) {
+  TensorList tensors(model);
+  const std::uint64_t n_vocab = byte_vocabulary().size();
+  const std::uint64_t q_dim = model.n_heads * model.head_dim, kv_dim = model.n_kv_heads * model.head_dim;
+  const bool is_qwen3 = model.architecture == "qwen3" || model.architecture == "qwen3moe";
+  if (model.rope_freqs) tensors.vector("rope_freqs.weight", model.head_dim / 2, 2.0f, 0.25f);
+  if (!model.tied_output) tensors.matrix("output.weight", model.n_embd, n_vocab);
+  tensors.vector("output_norm.weight", model.n_embd, 1.0f, 0.1f);
+  tensors.matrix("token_embd.weight", model.n_embd, n_vocab);
+  for (std::uint32_t layer = 0; layer < model.n_layers; ++layer) {
+    const auto name = [&](const std::string& part, const char* suffix = "weight") { return fmt::format("blk.{}.{}.{}", layer, part, suffix); };
+    tensors.vector(name("attn_norm"), model.n_embd, 1.0f, 0.1f);
+    tensors.matrix(name("attn_q"), model.n_embd, q_dim);
+    tensors.matrix(name("attn_k"), model.n_embd, kv_dim);
+    tensors.matrix(name("attn_v"), model.n_embd, kv_dim);
+    tensors.matrix(name("attn_output"), q_dim, model.n_embd);
+    if (model.architecture == "qwen2") {
+      tensors.vector(name("attn_q", "bias"), q_dim, 0.0f, 0.3f);
+      tensors.vector(name("attn_k", "bias"), kv_dim, 0.0f, 0.3f);
+      tensors.vector(name("attn_v", "bias"), kv_dim, 0.0f, 0.3f);
+    }
+    if (is_qwen3) {
+      tensors.vector(name("attn_q_norm"), model.head_dim, 1.0f, 0.1f);
+      tensors.vector(name("attn_k_norm"), model.head_dim, 1.0f, 0.1f);
+    }
+    tensors.vector(name("ffn_norm"), model.n_embd, 1.0f, 0.1f);
+    if (model.n_experts == 0) {
+      tensors.matrix(name("ffn_gate"), model.n_embd, model.n_ff);
+      tensors.matrix(name("ffn_up"), model.n_embd, model.n_ff);
+      tensors.matrix(name("ffn_down"), model.n_ff, model.n_embd);
+      continue;
+    }
+    tensors.matrix(name("ffn_gate_inp"), model.n_embd, model.n_experts);
+    if (!model.split_experts) {
+      tensors.matrix(name("ffn_gate_exps"), model.n_embd, model.n_ff, model.n_experts);
+      tensors.matrix(name("ffn_up_exps"), model.n_embd, model.n_ff, model.n_experts);
+      tensors.matrix(name("ffn_down_exps"), model.n_ff, model.n_embd, model.n_experts);
+      continue;
+    }
+    for (std::uint32_t expert = 0; expert < model.n_experts; ++expert) {
+      tensors.matrix(name(fmt::format("ffn_gate.{}", expert)), model.n_embd, model.n_ff);
+      tensors.matrix(name(fmt::format("ffn_up.{}", expert)), model.n_embd, model.n_ff);
+      tensors.matrix(name(fmt::format("ffn_down.{}", expert)), model.n_ff, model.n_embd);
+    }
+  }
+  return std::move(tensors.list());
+}
+
+std::vector<std::byte> write(gguf::Writer& writer, const std::vector<TensorData>& tensors, std::size_t begin, std::size_t end) {
+  std::vector<std::vector<std::byte>> data;
+  for (std::size_t i = begin; i < end; ++i) {
+    writer.add_tensor(tensors[i].name, tensors[i].type, tensors[i].dims);
+    data.push_back(tensors[i].bytes);
+  }
+  return writer.write_all(data);
+}
+
+}  // namespace
+
+std::vector<std::byte> make_tiny_model(const TinyModel& model) {
+  gguf::Writer writer;
+  fill_metadata(writer.metadata(), model);
+  const std::vector<TensorData> tensors = make_tensors(model);
+  return write(writer, tensors, 0, tensors.size());
+}
+
+std::filesystem::path write_tiny_model(const std::filesystem::path& folder, const TinyModel& model) {
+  const std::vector<std::byte> bytes = make_tiny_model(model);
+  const std::filesystem::path path = folder / "tiny.gguf";
+  write_bytes(path, bytes.data(), bytes.size());
+  return path;
+}
+
+std::vector<std::filesystem::path> write_tiny_shards(const std::filesystem::path& folder, const TinyModel& model, std::uint32_t n_shards) {
+  const std::vector<TensorData> tensors = make_tensors(model);
+  std::vector<std::filesystem::path> paths;
+  for (std::uint32_t shard = 0; shard < n_shards; ++shard) {
+    gguf::Writer writer;
+    if (shard == 0) fill_metadata(writer.metadata(), model);
+    writer.metadata().set("split.no", uint_value(shard, gguf::ValueType::u16));
+    writer.metadata().set("split.count", uint_value(n_shards, gguf::ValueType::u16));
+    writer.metadata().set("split.tensors.count", int_value(static_cast<std::int64_t>(tensors.size())));
+    const std::vector<std::byte> bytes =
+        write(writer, tensors, tensors.size() * shard / n_shards, tensors.size() * (shard + 1) / n_shards);
+    paths.push_back(folder / fmt::format("tiny-{:05}-of-{:05}.gguf", shard + 1, n_shards));
+    write_bytes(paths.back(), bytes.data(), bytes.size());
+  }
+  return paths;
+}
+
+}  // namespace sluice::test
