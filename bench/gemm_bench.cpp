@@ -90,19 +90,22 @@ void run_quantize(benchmark::State& state, TensorType type, Isa isa) {
     kernel.quantize(values.data(), k_n_cols, x.get());
     benchmark::ClobberMemory();
   }
-  state.counters["GB/s"] = benchmark::Counter(1e-9 * sizeof(float) * k_n_cols, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["GB/s"] =
+      benchmark::Counter(1e-9 * sizeof(float) * k_n_cols, benchmark::Counter::kIsIterationInvariantRate);
 }
 
 void register_type(TensorType type, Isa isa) {
   const std::string name = std::string(gguf::type_name(type)) + "/" + platform::isa_name(isa);
   const auto add = [&](const std::string& title, std::size_t bytes, std::size_t n_x) {
-    benchmark::RegisterBenchmark(title.c_str(), [=](benchmark::State& state) { run_gemm(state, type, isa, bytes, n_x); })
-        ->Unit(benchmark::kMicrosecond);
+    benchmark::RegisterBenchmark(title.c_str(), [=](benchmark::State& state) {
+      run_gemm(state, type, isa, bytes, n_x);
+    })->Unit(benchmark::kMicrosecond);
   };
   // The scalar reference is a check, not a path for speed: a small share shows its rate.
   if (isa != Isa::scalar) add("dram/" + name, k_dram_bytes, 1);
   add("cache/" + name, k_cache_bytes, 1);
-  for (const std::size_t n_x : {2, 8, 64}) add("batch/" + name + "/" + std::to_string(n_x), k_cache_bytes, n_x);
+  for (const std::size_t n_x : {2, 8, 64})
+    add("batch/" + name + "/" + std::to_string(n_x), k_cache_bytes, n_x);
 }
 
 }  // namespace
@@ -110,13 +113,15 @@ void register_type(TensorType type, Isa isa) {
 int main(int argc, char** argv) {
   using enum TensorType;
   for (const Isa isa : platform::supported_isas()) {
-    for (const TensorType type : {q4_k, q6_k, q8_0, q5_k, q4_0, q5_0, iq4_xs, iq4_nl, mxfp4, f16, bf16, f32, q2_k, q3_k,
-                                  q4_1, q5_1, iq2_xxs, iq3_s}) {
+    for (const TensorType type : {q4_k, q6_k, q8_0, q5_k, q4_0, q5_0, iq4_xs, iq4_nl, mxfp4, f16, bf16, f32,
+                                  q2_k, q3_k, q4_1, q5_1, iq2_xxs, iq3_s}) {
       register_type(type, isa);
     }
     const std::string set = platform::isa_name(isa);
-    benchmark::RegisterBenchmark(("quantize/q8_32/" + set).c_str(), [=](benchmark::State& s) { run_quantize(s, q8_0, isa); });
-    benchmark::RegisterBenchmark(("quantize/q8_256/" + set).c_str(), [=](benchmark::State& s) { run_quantize(s, q4_k, isa); });
+    benchmark::RegisterBenchmark(("quantize/q8_32/" + set).c_str(),
+                                 [=](benchmark::State& s) { run_quantize(s, q8_0, isa); });
+    benchmark::RegisterBenchmark(("quantize/q8_256/" + set).c_str(),
+                                 [=](benchmark::State& s) { run_quantize(s, q4_k, isa); });
   }
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;

@@ -1,5 +1,6 @@
-// Feeds arbitrary bytes to the GGUF parser, then asks the result everything that callers may ask. Any outcome but a
-// result or sluice::Error(invalid_file) is a bug: a crash, a sanitizer report, another exception, too much memory.
+// Feeds arbitrary bytes to the GGUF parser, then asks the result everything that callers may ask. Any outcome
+// but a result or sluice::Error(invalid_file) is a bug: a crash, a sanitizer report, another exception, too
+// much memory.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -13,7 +13,8 @@ Conversation::Conversation(Model& model, std::optional<std::string> system)
     : model_(model),
       sequence_(model.new_sequence()),
       system_(std::move(system)),
-      chatml_(model.tokenizer().find_token("<|im_start|>") >= 0 && model.tokenizer().find_token("<|im_end|>") >= 0) {
+      chatml_(model.tokenizer().find_token("<|im_start|>") >= 0 &&
+              model.tokenizer().find_token("<|im_end|>") >= 0) {
   begin();
 }
 

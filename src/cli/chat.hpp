@@ -13,8 +13,8 @@ namespace sluice::cli {
 
 /// A conversation in one sequence: what was computed stays computed, each turn prefills only what is new.
 ///
-/// Turns are written in ChatML when the vocabulary has its marks, else as "User:" and "Assistant:" lines. Text of the
-/// user is never read as control tokens.
+/// Turns are written in ChatML when the vocabulary has its marks, else as "User:" and "Assistant:" lines.
+/// Text of the user is never read as control tokens.
 class Conversation {
  public:
   Conversation(Model& model, std::optional<std::string> system);
@@ -22,8 +22,10 @@ class Conversation {
   /// Whether the vocabulary has ChatML's marks.
   bool chatml() const noexcept { return chatml_; }
 
-  /// Adds a message of the user and generates the answer. After an Error the conversation is as before the call.
-  Generation answer(std::string_view message, const GenerateOptions& options, const std::function<bool(std::string_view)>& on_text);
+  /// Adds a message of the user and generates the answer. After an Error the conversation is as before the
+  /// call.
+  Generation answer(std::string_view message, const GenerateOptions& options,
+                    const std::function<bool(std::string_view)>& on_text);
 
   /// Starts anew, with the same system message.
   void reset();

@@ -17,8 +17,8 @@ int run(const RunCommand& command, Output& output);
 int inspect(const InspectCommand& command, Output& output);
 int perplexity(const PerplexityCommand& command, Output& output);
 
-/// The status of a command that did what it was asked: a stop signal or a closed output still count. Throws Error(io) if the
-/// output failed.
+/// The status of a command that did what it was asked: a stop signal or a closed output still count. Throws
+/// Error(io) if the output failed.
 int exit_status(const Output& output);
 
 }  // namespace sluice::cli

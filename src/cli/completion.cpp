@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <map>
 #include <string_view>
 
 #include "cli/models.hpp"
@@ -37,7 +38,8 @@ std::string escape(std::string_view text, std::string_view special) {
   return out;
 }
 
-// --- bash -----------------------------------------------------------------------------------------------------
+// --- bash
+// -----------------------------------------------------------------------------------------------------
 
 /// "run:-p|run:--prompt"
 std::string bash_pattern(const std::string& command, const ArgumentDescription& option) {
@@ -54,52 +56,71 @@ std::string bash_option_words(const CommandDescription& command) {
   return join(words, " ");
 }
 
-/// What compgen is asked for where a value of this argument stands.
-std::string bash_values(const ArgumentDescription& argument) {
-  if (argument.is_model) return fmt::format("-f -W \"{}\"", builtin_names());
-  if (argument.is_file) return "-f";
-  return fmt::format("-W \"{}\"", join(argument.choices, " "));
+/// The command that offers values of this argument; nothing where only the user knows the value.
+std::string bash_offer(const ArgumentDescription& argument) {
+  std::string source;
+  if (argument.is_model) {
+    source = fmt::format("-f -W \"{}\"", builtin_names());
+  } else if (argument.is_file) {
+    source = "-f";
+  } else if (!argument.choices.empty()) {
+    source = fmt::format("-W \"{}\"", join(argument.choices, " "));
+  } else {
+    return {};
+  }
+  return fmt::format("COMPREPLY=($(compgen {} -- \"$cur\")); ", source);
 }
 
 std::string bash_script(const CommandDescription& program) {
-  std::string values, options, positionals;
+  std::map<std::string, std::vector<std::string>> patterns_by_offer;
+  std::string options, positionals;
   for (const CommandDescription& command : program.commands) {
     options += fmt::format("    {}) options=\"{}\" ;;\n", command.name, bash_option_words(command));
     for (const ArgumentDescription& argument : command.arguments) {
-      const std::string compgen = fmt::format("COMPREPLY=($(compgen {} -- \"$cur\"))", bash_values(argument));
       if (argument.names.empty()) {
-        positionals += fmt::format("    {}) {} ;;\n", command.name, compgen);
+        positionals += fmt::format("    {}) {};;\n", command.name, bash_offer(argument));
       } else if (argument.takes_value) {
-        values += fmt::format("    {}) {}; return ;;\n", bash_pattern(command.name, argument), compgen);
+        patterns_by_offer[bash_offer(argument)].push_back(bash_pattern(command.name, argument));
       }
     }
   }
+  std::string values;
+  for (const auto& [offer, patterns] : patterns_by_offer) {
+    values += fmt::format("    {}) {}return ;;\n", join(patterns, "|"), offer);
+  }
   const std::string commands = join(command_names(program), " ");
-  std::string case_of_commands = join(command_names(program), "|");
+  const std::string case_of_commands = join(command_names(program), "|");
   return "# bash completion for sluice; use: source <(sluice completion bash)\n"
          "_sluice() {\n"
-         "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\" command=\"\" options i\n"
+         "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\" command=\"\" "
+         "options i\n"
          "  COMPREPLY=()\n"
          "  for ((i = 1; i < COMP_CWORD; i++)); do\n"
-         "    case \"${COMP_WORDS[i]}\" in " + case_of_commands + ") command=\"${COMP_WORDS[i]}\"; break ;; esac\n"
+         "    case \"${COMP_WORDS[i]}\" in " +
+         case_of_commands +
+         ") command=\"${COMP_WORDS[i]}\"; break ;; esac\n"
          "  done\n"
-         "  case \"$command:$prev\" in\n" + values +
+         "  case \"$command:$prev\" in\n" +
+         values +
          "  esac\n"
-         "  case \"$command\" in\n" + options +
-         "    *) options=\"" + bash_option_words(program) + "\" ;;\n"
+         "  case \"$command\" in\n" +
+         options + "    *) options=\"" + bash_option_words(program) +
+         "\" ;;\n"
          "  esac\n"
          "  if [[ \"$cur\" == -* ]]; then\n"
          "    COMPREPLY=($(compgen -W \"$options\" -- \"$cur\"))\n"
          "    return\n"
          "  fi\n"
          "  case \"$command\" in\n"
-         "    \"\") COMPREPLY=($(compgen -W \"" + commands + "\" -- \"$cur\")) ;;\n" + positionals +
+         "    \"\") COMPREPLY=($(compgen -W \"" +
+         commands + "\" -- \"$cur\")) ;;\n" + positionals +
          "  esac\n"
          "}\n"
          "complete -o filenames -F _sluice sluice\n";
 }
 
-// --- zsh ------------------------------------------------------------------------------------------------------
+// --- zsh
+// ------------------------------------------------------------------------------------------------------
 
 std::string zsh_quote(const std::string& text) {
   std::string out = "'";
@@ -127,7 +148,8 @@ std::string zsh_spec(const ArgumentDescription& argument) {
       fmt::format("[{}]{}", description, argument.takes_value ? ":value:" + zsh_values(argument) : "");
   std::string spec;
   for (const std::string& name : argument.names) {
-    const std::string head = argument.repeatable ? "*" + name : fmt::format("({}){}", join(argument.names, " "), name);
+    const std::string head =
+        argument.repeatable ? "*" + name : fmt::format("({}){}", join(argument.names, " "), name);
     spec += fmt::format("{}{}", spec.empty() ? "" : " ", zsh_quote(head + tail));
   }
   return spec;
@@ -135,7 +157,8 @@ std::string zsh_spec(const ArgumentDescription& argument) {
 
 std::string zsh_specs(const CommandDescription& command, const char* indent) {
   std::string specs;
-  for (const ArgumentDescription& argument : command.arguments) specs += fmt::format(" \\\n{}{}", indent, zsh_spec(argument));
+  for (const ArgumentDescription& argument : command.arguments)
+    specs += fmt::format(" \\\n{}{}", indent, zsh_spec(argument));
   return specs;
 }
 
@@ -147,28 +170,37 @@ std::string zsh_script(const CommandDescription& program) {
   }
   return "#compdef sluice\n"
          "_sluice_models() {\n"
-         "  _alternative 'builtin:built-in model:(" + builtin_names() + ")' 'file:GGUF file:_files'\n"
+         "  _alternative 'builtin:built-in model:(" +
+         builtin_names() +
+         ")' 'file:GGUF file:_files'\n"
          "}\n"
          "_sluice() {\n"
          "  local curcontext=\"$curcontext\" state line\n"
          "  typeset -A opt_args\n"
-         "  local -a commands=(\n" + commands +
+         "  local -a commands=(\n" +
+         commands +
          "  )\n"
-         "  _arguments -C" + zsh_specs(program, "    ") + " \\\n"
+         "  _arguments -C" +
+         zsh_specs(program, "    ") +
+         " \\\n"
          "    '1:command:->command' '*::argument:->argument'\n"
          "  case \"$state\" in\n"
          "    command) _describe command commands ;;\n"
          "    argument)\n"
-         "      case \"$line[1]\" in\n" + cases +
+         "      case \"$line[1]\" in\n" +
+         cases +
          "      esac ;;\n"
          "  esac\n"
          "}\n"
          "if [ \"$funcstack[1]\" = _sluice ]; then _sluice \"$@\"; else compdef _sluice sluice; fi\n";
 }
 
-// --- fish -----------------------------------------------------------------------------------------------------
+// --- fish
+// -----------------------------------------------------------------------------------------------------
 
-std::string fish_quote(const std::string& text) { return fmt::format("'{}'", escape(text, "'\\")); }
+std::string fish_quote(const std::string& text) {
+  return fmt::format("'{}'", escape(text, "'\\"));
+}
 
 std::string fish_argument(const ArgumentDescription& argument) {
   std::string line;
@@ -192,9 +224,11 @@ std::string fish_script(const CommandDescription& program) {
     script += fmt::format("complete -c sluice -n __fish_use_subcommand{}\n", fish_argument(argument));
   }
   for (const CommandDescription& command : program.commands) {
-    script += fmt::format("complete -c sluice -n __fish_use_subcommand -a {} -d {}\n", command.name, fish_quote(command.description));
+    script += fmt::format("complete -c sluice -n __fish_use_subcommand -a {} -d {}\n", command.name,
+                          fish_quote(command.description));
     for (const ArgumentDescription& argument : command.arguments) {
-      script += fmt::format("complete -c sluice -n '__fish_seen_subcommand_from {}'{}\n", command.name, fish_argument(argument));
+      script += fmt::format("complete -c sluice -n '__fish_seen_subcommand_from {}'{}\n", command.name,
+                            fish_argument(argument));
     }
   }
   return script;

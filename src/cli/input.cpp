@@ -46,7 +46,8 @@ std::string read_text(const std::string& path) {
     }
     text.append(block, static_cast<std::size_t>(n));
     if (text.size() > k_max_text_bytes) {
-      base::fail(ErrorCode::io, "{} is longer than {}, the most text that is read", name, base::format_bytes(k_max_text_bytes));
+      base::fail(ErrorCode::io, "{} is longer than {}, the most text that is read", name,
+                 base::format_bytes(k_max_text_bytes));
     }
   }
 }
@@ -69,13 +70,16 @@ std::optional<std::string> LineReader::next() {
     if (!wait_for_input(STDIN_FILENO)) return std::nullopt;
     char block[4096];
     const ssize_t n = read(STDIN_FILENO, block, sizeof block);
-    if (n < 0 && errno != EINTR) base::fail(ErrorCode::io, "cannot read the terminal: {}", std::strerror(errno));
+    if (n < 0 && errno != EINTR)
+      base::fail(ErrorCode::io, "cannot read the terminal: {}", std::strerror(errno));
     if (n == 0) ended_ = true;
     if (n > 0) buffer_.append(block, static_cast<std::size_t>(n));
     if (buffer_.size() > k_max_text_bytes) base::fail(ErrorCode::io, "the line is too long");
   }
 }
 
-bool input_is_terminal() noexcept { return isatty(STDIN_FILENO) == 1; }
+bool input_is_terminal() noexcept {
+  return isatty(STDIN_FILENO) == 1;
+}
 
 }  // namespace sluice::cli

@@ -14,7 +14,8 @@ std::string read_text(const std::string& path);
 /// Lines typed at a terminal.
 class LineReader {
  public:
-  /// The next line without its end; nothing at the end of the input, or when a signal asked to stop. Throws Error(io).
+  /// The next line without its end; nothing at the end of the input, or when a signal asked to stop. Throws
+  /// Error(io).
   std::optional<std::string> next();
 
  private:

@@ -20,11 +20,13 @@ using base::format_bytes;
 
 std::string summary(const Inspection& file) {
   std::string text = fmt::format("{}\n", printable(file.path));
-  const auto line = [&text](const char* label, const std::string& value) { text += fmt::format("  {:<13} {}\n", label, value); };
+  const auto line = [&text](const char* label, const std::string& value) {
+    text += fmt::format("  {:<13} {}\n", label, value);
+  };
   line("name", printable(file.name));
   line("architecture", fmt::format("{} (GGUF version {})", printable(file.architecture), file.gguf_version));
-  line("size", fmt::format("{}, {} parameters in {} tensors", format_bytes(file.file_bytes), format_count(file.n_parameters),
-                           file.tensors.size()));
+  line("size", fmt::format("{}, {} parameters in {} tensors", format_bytes(file.file_bytes),
+                           format_count(file.n_parameters), file.tensors.size()));
   if (file.shards.size() > 1) {
     for (const std::string& shard : file.shards) line("shard", printable(shard));
   }
@@ -44,14 +46,17 @@ std::string metadata(const Inspection& file) {
 }
 
 std::string roles(const Inspection& file) {
-  std::vector<std::pair<std::string, std::uint64_t>> sorted(file.bytes_by_role.begin(), file.bytes_by_role.end());
-  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::vector<std::pair<std::string, std::uint64_t>> sorted(file.bytes_by_role.begin(),
+                                                            file.bytes_by_role.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
   std::uint64_t total = 0;
   for (const auto& [role, bytes] : sorted) total += bytes;
   Table table;
   for (const auto& [role, bytes] : sorted) {
     if (bytes == 0) continue;
-    table.row(role, format_bytes(bytes), fmt::format("{:4.1f} %", 100.0 * static_cast<double>(bytes) / static_cast<double>(total)));
+    table.row(role, format_bytes(bytes),
+              fmt::format("{:4.1f} %", 100.0 * static_cast<double>(bytes) / static_cast<double>(total)));
   }
   return "bytes by role\n" + table.text();
 }
@@ -70,8 +75,8 @@ std::string tensors(const Inspection& file) {
   for (const TensorFact& tensor : file.tensors) {
     std::string dims;
     for (const std::uint64_t dim : tensor.dims) dims += fmt::format("{}{}", dims.empty() ? "" : " x ", dim);
-    text += fmt::format("  {:<{}}  {:<7}  {:<20}  {:>12}  {:<15}  {}:{}\n", printable(tensor.name), width, tensor.type, dims,
-                        tensor.bytes, role_name(tensor.role), tensor.shard, tensor.offset);
+    text += fmt::format("  {:<{}}  {:<7}  {:<20}  {:>12}  {:<15}  {}:{}\n", printable(tensor.name), width,
+                        tensor.type, dims, tensor.bytes, role_name(tensor.role), tensor.shard, tensor.offset);
   }
   return text;
 }

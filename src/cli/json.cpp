@@ -9,7 +9,9 @@ namespace {
 // Keys in the order written here, so that people can read it too.
 using Json = nlohmann::ordered_json;
 
-std::string print(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
+std::string print(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
 
 Json info_json(const ModelInfo& info) {
   return {
@@ -95,7 +97,8 @@ Json stats_json(const Stats& stats) {
 
 }  // namespace
 
-std::string run_json(const ModelInfo& info, const Generation& generation, std::uint64_t seed, const Plan& plan, const Stats& stats) {
+std::string run_json(const ModelInfo& info, const Generation& generation, std::uint64_t seed,
+                     const Plan& plan, const Stats& stats) {
   Json json = {
       {"text", generation.text},
       {"tokens", generation.tokens},
@@ -110,18 +113,12 @@ std::string run_json(const ModelInfo& info, const Generation& generation, std::u
   return print(json);
 }
 
-std::string perplexity_json(const ModelInfo& info, const PerplexityResult& result, std::uint32_t n_ctx, const Plan& plan,
-                            const Stats& stats) {
+std::string perplexity_json(const ModelInfo& info, const PerplexityResult& result, std::uint32_t n_ctx,
+                            const Plan& plan, const Stats& stats) {
   Json json = {
-      {"perplexity", result.perplexity},
-      {"std_error", result.std_error},
-      {"mean_nll", result.mean_nll},
-      {"n_scored", result.n_scored},
-      {"n_chunks", result.n_chunks},
-      {"n_ctx", n_ctx},
-      {"model", info_json(info)},
-      {"stats", stats_json(stats)},
-      {"plan", plan_json(plan)},
+      {"perplexity", result.perplexity}, {"std_error", result.std_error}, {"mean_nll", result.mean_nll},
+      {"n_scored", result.n_scored},     {"n_chunks", result.n_chunks},   {"n_ctx", n_ctx},
+      {"model", info_json(info)},        {"stats", stats_json(stats)},    {"plan", plan_json(plan)},
   };
   return print(json);
 }
@@ -144,7 +141,8 @@ std::string inspect_json(const Inspection& inspection, bool with_tensors) {
       {"why_not", inspection.why_not},
       {"metadata", std::move(metadata)},
       {"bytes_by_role", inspection.bytes_by_role},
-      {"plan", inspection.runnable && inspection.plan_error.empty() ? plan_json(inspection.plan) : Json(nullptr)},
+      {"plan",
+       inspection.runnable && inspection.plan_error.empty() ? plan_json(inspection.plan) : Json(nullptr)},
       {"plan_error", inspection.plan_error},
   };
   if (with_tensors) {

@@ -10,11 +10,13 @@
 
 namespace sluice::cli {
 
-// One JSON object each, ending with a newline. Sizes in bytes, times in nanoseconds, rates per second. Bytes from a file that are
-// not UTF-8 are replaced.
+// One JSON object each, ending with a newline. Sizes in bytes, times in nanoseconds, rates per second. Bytes
+// from a file that are not UTF-8 are replaced.
 
-std::string run_json(const ModelInfo& info, const Generation& generation, std::uint64_t seed, const Plan& plan, const Stats& stats);
-std::string perplexity_json(const ModelInfo& info, const PerplexityResult& result, std::uint32_t n_ctx, const Plan& plan, const Stats& stats);
+std::string run_json(const ModelInfo& info, const Generation& generation, std::uint64_t seed,
+                     const Plan& plan, const Stats& stats);
+std::string perplexity_json(const ModelInfo& info, const PerplexityResult& result, std::uint32_t n_ctx,
+                            const Plan& plan, const Stats& stats);
 /// `with_tensors` includes the table of tensors.
 std::string inspect_json(const Inspection& inspection, bool with_tensors);
 

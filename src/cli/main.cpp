@@ -25,8 +25,8 @@ int exit_status(const Output& output) {
 
 namespace {
 
-/// The memory budget counts every page of the process, so freed memory goes back to the system at once, and threads share one
-/// heap instead of keeping one each.
+/// The memory budget counts every page of the process, so freed memory goes back to the system at once, and
+/// threads share one heap instead of keeping one each.
 void keep_heap_small() noexcept {
 #ifdef __GLIBC__
   mallopt(M_ARENA_MAX, 1);

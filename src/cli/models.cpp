@@ -48,7 +48,8 @@ std::vector<fs::path> model_folders() {
 
 std::string builtin_names() {
   std::string names;
-  for (const BuiltinModel& model : k_builtin_models) names += fmt::format("{}{}", names.empty() ? "" : ", ", model.name);
+  for (const BuiltinModel& model : k_builtin_models)
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", model.name);
   return names;
 }
 
@@ -59,7 +60,8 @@ fs::path find_model(const std::string& name) {
   const auto builtin = std::find_if(k_builtin_models.begin(), k_builtin_models.end(),
                                     [&name](const BuiltinModel& model) { return name == model.name; });
   const bool is_builtin = builtin != k_builtin_models.end();
-  if (!is_builtin && is_folder(name)) base::fail(ErrorCode::io, "{} is a folder; name a GGUF file in it", name);
+  if (!is_builtin && is_folder(name))
+    base::fail(ErrorCode::io, "{} is a folder; name a GGUF file in it", name);
   if (name.empty() || name.find('/') != std::string::npos) {
     base::fail(ErrorCode::io, "there is no file '{}'; built-in models are {}", name, builtin_names());
   }
@@ -74,7 +76,8 @@ fs::path find_model(const std::string& name) {
     searched += fmt::format("{}{}", searched.empty() ? "" : ", ", folder.string());
   }
   if (is_builtin) {
-    base::fail(ErrorCode::io, "the built-in model '{}' is not installed: no {} in {}; set SLUICE_MODELS to its folder", name,
+    base::fail(ErrorCode::io,
+               "the built-in model '{}' is not installed: no {} in {}; set SLUICE_MODELS to its folder", name,
                builtin->file, searched);
   }
   base::fail(ErrorCode::io, "there is no file or model '{}'; built-in models are {}", name, builtin_names());

@@ -19,8 +19,11 @@ constexpr int k_max_threads = 256;
 /// The parser together with the variables it writes to.
 class Parser {
  public:
-  Parser() : app_("Runs GGUF language models that are larger than memory by streaming them from the drive.", "sluice") {
-    app_.set_version_flag("--version", fmt::format("sluice {} ({})", version(), build_facts()), "Print the version and exit");
+  Parser()
+      : app_("Runs GGUF language models that are larger than memory by streaming them from the drive.",
+             "sluice") {
+    app_.set_version_flag("--version", fmt::format("sluice {} ({})", version(), build_facts()),
+                          "Print the version and exit");
     app_.require_subcommand(1);
     app_.get_formatter()->column_width(34);
     set_help(app_);
@@ -35,6 +38,10 @@ class Parser {
   }
 
   Command parse(int argc, const char* const* argv) {
+    // CLI11 would only say that a subcommand is required.
+    if (argc > 1 && argv[1][0] != '-' && !is_command(argv[1])) {
+      throw UsageError(fmt::format("there is no command '{}'; see 'sluice --help'", argv[1]));
+    }
     try {
       app_.parse(argc, argv);
     } catch (const CLI::CallForHelp&) {
@@ -57,36 +64,51 @@ class Parser {
   CommandDescription describe() const { return describe(app_); }
 
  private:
-  // --- the commands -------------------------------------------------------------------------------------------
+  // --- the commands
+  // -------------------------------------------------------------------------------------------
 
   void add_run() {
-    CLI::App& app = add_command("run", "Continue a prompt, or chat when there is none and the input is a terminal");
+    CLI::App& app =
+        add_command("run", "Continue a prompt, or chat when there is none and the input is a terminal");
     add_model(app, run_.model);
     const char* group = "Prompt";
     auto* prompt = app.add_option("-p,--prompt", run_.prompt, "Prompt text")->type_name("TEXT")->group(group);
-    auto* file = is_file(app.add_option("-f,--file", run_.file, "Read the prompt from a file, - for standard input"));
+    auto* file =
+        is_file(app.add_option("-f,--file", run_.file, "Read the prompt from a file, - for standard input"));
     file->group(group)->excludes(prompt);
-    auto* chat = app.add_flag("--chat", run_.chat, "Wrap the prompt in the chat form as one message")->group(group);
-    auto* raw = app.add_flag("--raw", run_.raw, "Never wrap: on a terminal read a prompt until Ctrl-D")->group(group);
+    auto* chat =
+        app.add_flag("--chat", run_.chat, "Wrap the prompt in the chat form as one message")->group(group);
+    auto* raw =
+        app.add_flag("--raw", run_.raw, "Never wrap: on a terminal read a prompt until Ctrl-D")->group(group);
     raw->excludes(chat);
-    app.add_option("--system", run_.system, "System message of a chat")->type_name("TEXT")->group(group)->excludes(raw);
+    app.add_option("--system", run_.system, "System message of a chat")
+        ->type_name("TEXT")
+        ->group(group)
+        ->excludes(raw);
 
     group = "Answer";
     GenerateOptions& generate = run_.generate;
-    app.add_option("-n,--max-tokens", generate.max_tokens, "Tokens to generate at most, 0: no limit")->type_name("N")->group(group);
-    repeatable(app.add_option("--stop", generate.stop, "End the answer before this text (repeatable)"))->type_name("TEXT")->group(group);
+    app.add_option("-n,--max-tokens", generate.max_tokens, "Tokens to generate at most, 0: no limit")
+        ->type_name("N")
+        ->group(group);
+    repeatable(app.add_option("--stop", generate.stop, "End the answer before this text (repeatable)"))
+        ->type_name("TEXT")
+        ->group(group);
     app.add_flag("--ignore-eos", generate.ignore_eos, "Go on after an end token")->group(group);
     app.add_flag("--special", generate.special, "Show control tokens in the text")->group(group);
     app.add_flag("--json", run_.json, "Print one JSON object instead of the text")->group(group);
-    app.add_flag("--stats", run_.stats, "Print memory, drive and speed figures to standard error")->group(group);
-    app.add_flag("-v,--verbose", run_.verbose, "Print the model and its memory plan before the answer")->group(group);
+    app.add_flag("--stats", run_.stats, "Print memory, drive and speed figures to standard error")
+        ->group(group);
+    app.add_flag("-v,--verbose", run_.verbose, "Print the model and its memory plan before the answer")
+        ->group(group);
 
     group = "Sampling";
     SamplerOptions& sampler = generate.sampler;
     number(app, "--temp", sampler.temperature, "Temperature, 0: always the likeliest token", group);
     number(app, "--top-k", sampler.top_k, "Choose among the K likeliest tokens, 0: off", group);
     number(app, "--top-p", sampler.top_p, "Choose among the likeliest tokens with this share, 1: off", group);
-    number(app, "--min-p", sampler.min_p, "Leave out tokens below this share of the likeliest, 0: off", group);
+    number(app, "--min-p", sampler.min_p, "Leave out tokens below this share of the likeliest, 0: off",
+           group);
     number(app, "--repeat-penalty", sampler.repeat_penalty, "Make recent tokens less likely, 1: off", group);
     number(app, "--repeat-window", sampler.repeat_window, "Tokens that count as recent", group);
     number(app, "--seed", sampler.seed, "Seed of the draws, 0: a new one each time", group);
@@ -94,7 +116,8 @@ class Parser {
   }
 
   void add_inspect() {
-    CLI::App& app = add_command("inspect", "Show what a model file holds and where it would lie; loads nothing");
+    CLI::App& app =
+        add_command("inspect", "Show what a model file holds and where it would lie; loads nothing");
     add_model(app, inspect_.model);
     app.add_flag("--tensors", inspect_.tensors, "List every tensor");
     app.add_flag("--json", inspect_.json, "Print one JSON object");
@@ -105,7 +128,8 @@ class Parser {
     CLI::App& app = add_command("perplexity", "Measure how well a model predicts a text");
     add_model(app, perplexity_.model);
     is_file(app.add_option("-f,--file", perplexity_.file, "The text, - for standard input"))->required();
-    number(app, "--ctx", perplexity_.options.n_ctx, "Tokens per window; the second half of each is scored", "Options");
+    number(app, "--ctx", perplexity_.options.n_ctx, "Tokens per window; the second half of each is scored",
+           "Options");
     number(app, "--chunks", perplexity_.options.max_chunks, "Windows to compute, 0: all", "Options");
     app.add_flag("--stats", perplexity_.stats, "Print memory, drive and speed figures to standard error");
     app.add_flag("--json", perplexity_.json, "Print one JSON object");
@@ -133,24 +157,33 @@ class Parser {
 
   void add_model(CLI::App& app, std::string& model) {
     std::string names;
-    for (const BuiltinModel& builtin : k_builtin_models) names += fmt::format("{}{}", names.empty() ? "" : ", ", builtin.name);
-    CLI::Option* option = app.add_option("MODEL", model, fmt::format("A GGUF file, or a built-in model: {}", names));
+    for (const BuiltinModel& builtin : k_builtin_models)
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", builtin.name);
+    CLI::Option* option =
+        app.add_option("MODEL", model, fmt::format("A GGUF file, or a built-in model: {}", names));
     option->type_name("")->required();
     models_.push_back(option);
   }
 
   void add_open_options(CLI::App& app, OpenOptions& open, bool with_context = true) {
     const char* group = "Memory and drive";
-    size(app, "--memory", open.memory_bytes, "Most memory the process may hold, such as 6G (default: what is free)", group);
-    if (with_context) number(app, "--ctx", open.n_ctx, "Tokens of context, 0: the model's, at most 4096", group);
+    size(app, "--memory", open.memory_bytes,
+         "Most memory the process may hold, such as 6G (default: what is free)", group);
+    if (with_context)
+      number(app, "--ctx", open.n_ctx, "Tokens of context, 0: the model's, at most 4096", group);
     number(app, "--chunk", open.prefill_chunk, "Prompt tokens per pass, 0: chosen from the memory", group);
     app.add_option("--threads", open.n_threads, "Threads, 0: the cores this process may use")
-        ->check(CLI::Range(0, k_max_threads))->type_name("N")->group(group);
+        ->check(CLI::Range(0, k_max_threads))
+        ->type_name("N")
+        ->group(group);
     one_of(app, "--policy", open.policy, {{"lfru", CachePolicy::lfru}, {"lru", CachePolicy::lru}},
            "Which experts stay in a full cache (default: lfru)", group);
-    one_of(app, "--io", open.io, {{"auto", IoBackend::automatic}, {"uring", IoBackend::uring}, {"pread", IoBackend::pread}},
+    one_of(app, "--io", open.io,
+           {{"auto", IoBackend::automatic}, {"uring", IoBackend::uring}, {"pread", IoBackend::pread}},
            "How the drive is read (default: auto)", group);
-    app.add_option("--pre-tokenizer", open.pre_tokenizer, "Override the file's pre-tokenizer")->type_name("NAME")->group(group);
+    app.add_option("--pre-tokenizer", open.pre_tokenizer, "Override the file's pre-tokenizer")
+        ->type_name("NAME")
+        ->group(group);
   }
 
   template <typename T>
@@ -158,7 +191,8 @@ class Parser {
     app.add_option(name, value, description)->type_name("N")->capture_default_str()->group(group);
   }
 
-  static void size(CLI::App& app, const std::string& name, std::uint64_t& bytes, const char* description, const char* group) {
+  static void size(CLI::App& app, const std::string& name, std::uint64_t& bytes, const char* description,
+                   const char* group) {
     const auto parse = [name, &bytes](const std::string& text) {
       const auto parsed = base::parse_bytes(text);
       if (!parsed || *parsed == 0) {
@@ -185,8 +219,8 @@ class Parser {
   CLI::Option* choice(CLI::Option* option, const std::vector<std::string>& values) {
     choices_[option] = values;
     option->check(CLI::IsMember(values));
-    // The check prints the values itself.
-    return option->type_name("");
+    // The help shows the values behind it.
+    return option->type_name("NAME");
   }
 
   CLI::Option* is_file(CLI::Option* option) {
@@ -201,6 +235,12 @@ class Parser {
   }
 
   // --- errors and description ------------------------------------------------------------------------------
+
+  bool is_command(const std::string& name) const {
+    const auto commands = app_.get_subcommands({});
+    return std::any_of(commands.begin(), commands.end(),
+                       [&name](const CLI::App* app) { return app->get_name() == name; });
+  }
 
   std::string command_in_use() const {
     const auto used = app_.get_subcommands();
@@ -247,8 +287,12 @@ class Parser {
 
 }  // namespace
 
-Command parse_command_line(int argc, const char* const* argv) { return Parser().parse(argc, argv); }
+Command parse_command_line(int argc, const char* const* argv) {
+  return Parser().parse(argc, argv);
+}
 
-CommandDescription describe_command_line() { return Parser().describe(); }
+CommandDescription describe_command_line() {
+  return Parser().describe();
+}
 
 }  // namespace sluice::cli

@@ -64,11 +64,11 @@ Command parse_command_line(int argc, const char* const* argv);
 
 /// One option or positional argument as the completion scripts need it.
 struct ArgumentDescription {
-  std::vector<std::string> names;    ///< "-p", "--prompt"; empty for a positional argument.
+  std::vector<std::string> names;  ///< "-p", "--prompt"; empty for a positional argument.
   std::string description;
   bool takes_value = false;
-  bool is_file = false;              ///< The value is a path.
-  bool is_model = false;             ///< The value is a path or a built-in name.
+  bool is_file = false;   ///< The value is a path.
+  bool is_model = false;  ///< The value is a path or a built-in name.
   bool repeatable = false;
   std::vector<std::string> choices;  ///< All values it can take; empty when they cannot be listed.
 };

@@ -33,7 +33,8 @@ void Output::end_line() noexcept {
 }
 
 void Output::check() const {
-  if (state_ == State::failed) base::fail(ErrorCode::io, "cannot write to standard output: {}", std::strerror(errno_));
+  if (state_ == State::failed)
+    base::fail(ErrorCode::io, "cannot write to standard output: {}", std::strerror(errno_));
 }
 
 void print_error_text(std::string_view text) noexcept {

@@ -16,7 +16,8 @@ class Output {
     interrupted,  ///< A signal asked to stop while the reader did not read.
   };
 
-  /// Writes all of the text, or changes the state. Does nothing unless the state is good. Returns whether it is.
+  /// Writes all of the text, or changes the state. Does nothing unless the state is good. Returns whether it
+  /// is.
   bool write(std::string_view text) noexcept;
   /// Writes a newline unless the last byte written was one, or nothing was.
   void end_line() noexcept;
@@ -39,11 +40,12 @@ class Output {
 /// Writes to standard error; errors there have no one to go to.
 void print_error_text(std::string_view text) noexcept;
 
-/// Text from a file, fit for a terminal: control characters, which could move the cursor or worse, become \xNN.
+/// Text from a file, fit for a terminal: control characters, which could move the cursor or worse, become
+/// \xNN.
 std::string printable(std::string_view text);
 
-/// Occupies descriptors 0 to 2 if the caller closed them, so that no file the program opens can get their numbers; reads
-/// and writes on them fail as they would on a closed one.
+/// Occupies descriptors 0 to 2 if the caller closed them, so that no file the program opens can get their
+/// numbers; reads and writes on them fail as they would on a closed one.
 void reserve_standard_descriptors() noexcept;
 
 }  // namespace sluice::cli

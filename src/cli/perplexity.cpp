@@ -24,16 +24,21 @@ int perplexity(const PerplexityCommand& command, Output& output) {
   // The budget counts every byte, and the text is not needed any more.
   std::string().swap(text);
   const std::size_t n_windows = tokens.size() / std::max(command.options.n_ctx, 1u);
-  const std::size_t n_chunks = command.options.max_chunks == 0 ? n_windows : std::min<std::size_t>(n_windows, command.options.max_chunks);
-  const PerplexityResult result = sluice::perplexity(model, tokens, command.options, [n_chunks](const PerplexityResult& so_far) {
-    print_error_text(fmt::format("window {} of {}: perplexity {:.4f}\n", so_far.n_chunks, n_chunks, so_far.perplexity));
-  });
+  const std::size_t n_chunks = command.options.max_chunks == 0
+                                   ? n_windows
+                                   : std::min<std::size_t>(n_windows, command.options.max_chunks);
+  const PerplexityResult result =
+      sluice::perplexity(model, tokens, command.options, [n_chunks](const PerplexityResult& so_far) {
+        print_error_text(fmt::format("window {} of {}: perplexity {:.4f}\n", so_far.n_chunks, n_chunks,
+                                     so_far.perplexity));
+      });
 
   if (command.json) {
     output.write(perplexity_json(model.info(), result, command.options.n_ctx, model.plan(), model.stats()));
   } else {
-    output.write(fmt::format("perplexity {:.4f} +/- {:.4f} ({} tokens scored in {} windows of {})\n", result.perplexity,
-                             result.std_error, result.n_scored, result.n_chunks, command.options.n_ctx));
+    output.write(fmt::format("perplexity {:.4f} +/- {:.4f} ({} tokens scored in {} windows of {})\n",
+                             result.perplexity, result.std_error, result.n_scored, result.n_chunks,
+                             command.options.n_ctx));
   }
   if (command.stats) print_error_text(stats_table(model.plan(), model.stats()));
   return exit_status(output);

@@ -16,7 +16,8 @@
 namespace sluice::cli {
 namespace {
 
-/// The sampling options with the seed fixed, so that it can be reported. Bad values are the command line's fault.
+/// The sampling options with the seed fixed, so that it can be reported. Bad values are the command line's
+/// fault.
 SamplerOptions checked_sampler(const SamplerOptions& options) {
   try {
     SamplerOptions fixed = options;
@@ -34,7 +35,8 @@ std::string prompt_text(const RunCommand& command) {
   // Editors and echo end a text with a newline that is not part of it.
   if (text.ends_with('\n')) text.pop_back();
   if (text.ends_with('\r')) text.pop_back();
-  if (text.empty()) base::fail(ErrorCode::invalid_argument, "the prompt is empty; give one with -p, -f or standard input");
+  if (text.empty())
+    base::fail(ErrorCode::invalid_argument, "the prompt is empty; give one with -p, -f or standard input");
   return text;
 }
 
@@ -48,26 +50,33 @@ std::vector<TokenId> raw_prompt(const Tokenizer& tokenizer, const std::string& t
 void describe_model(const Model& model) {
   const ModelInfo& info = model.info();
   std::string experts;
-  if (info.n_experts != 0) experts = fmt::format(", {} of {} experts per token", info.n_experts_used, info.n_experts);
-  print_error_text(fmt::format("{}: {}, {} parameters, {}, {}, {} layers{}\n", printable(info.path), printable(info.name),
-                               format_count(info.n_parameters), base::format_bytes(info.file_bytes), info.quantization,
-                               info.n_layers, experts));
+  if (info.n_experts != 0)
+    experts = fmt::format(", {} of {} experts per token", info.n_experts_used, info.n_experts);
+  print_error_text(fmt::format("{}: {}, {} parameters, {}, {}, {} layers{}\n", printable(info.path),
+                               printable(info.name), format_count(info.n_parameters),
+                               base::format_bytes(info.file_bytes), info.quantization, info.n_layers,
+                               experts));
   print_error_text(plan_table(model.plan()));
 }
 
-void print_stats(const Model& model) { print_error_text(stats_table(model.plan(), model.stats())); }
+void print_stats(const Model& model) {
+  print_error_text(stats_table(model.plan(), model.stats()));
+}
 
 void note_plain_form(const Conversation& conversation) {
   if (conversation.chatml()) return;
-  print_error_text("sluice: note: the vocabulary lacks <|im_start|>, so turns are written as User: and Assistant:\n");
+  print_error_text(
+      "sluice: note: the vocabulary lacks <|im_start|>, so turns are written as User: and Assistant:\n");
 }
 
 void note_full_context(const Model& model, const Generation& generation) {
   if (generation.reason != StopReason::context_full) return;
-  print_error_text(fmt::format("sluice: note: the context of {} tokens is full; --ctx asks for more\n", model.plan().n_ctx));
+  print_error_text(fmt::format("sluice: note: the context of {} tokens is full; --ctx asks for more\n",
+                               model.plan().n_ctx));
 }
 
-int run_prompt(const RunCommand& command, Model& model, const GenerateOptions& options, const std::string& text, Output& output) {
+int run_prompt(const RunCommand& command, Model& model, const GenerateOptions& options,
+               const std::string& text, Output& output) {
   const auto on_text = [&](std::string_view piece) { return command.json || output.write(piece); };
   Generation generation;
   if (command.chat || command.system) {
@@ -78,17 +87,18 @@ int run_prompt(const RunCommand& command, Model& model, const GenerateOptions& o
     Sequence sequence = model.new_sequence();
     generation = generate(model, sequence, raw_prompt(model.tokenizer(), text), options, on_text);
   }
-  if (command.json) output.write(run_json(model.info(), generation, options.sampler.seed, model.plan(), model.stats()));
+  if (command.json)
+    output.write(run_json(model.info(), generation, options.sampler.seed, model.plan(), model.stats()));
   output.end_line();
   note_full_context(model, generation);
   if (command.stats) print_stats(model);
   return exit_status(output);
 }
 
-/// One message and its answer. A fault ends the answer, not the chat; false when the output is gone or a signal other
-/// than Ctrl-C came.
-bool chat_turn(const RunCommand& command, Model& model, Conversation& conversation, const std::string& message,
-               const GenerateOptions& options, Output& output) {
+/// One message and its answer. A fault ends the answer, not the chat; false when the output is gone or a
+/// signal other than Ctrl-C came.
+bool chat_turn(const RunCommand& command, Model& model, Conversation& conversation,
+               const std::string& message, const GenerateOptions& options, Output& output) {
   try {
     const Generation generation =
         conversation.answer(message, options, [&](std::string_view piece) { return output.write(piece); });
@@ -110,7 +120,8 @@ bool chat_turn(const RunCommand& command, Model& model, Conversation& conversati
 
 int run_chat(const RunCommand& command, Model& model, const GenerateOptions& options, Output& output) {
   Conversation conversation(model, command.system);
-  print_error_text(fmt::format("{}: /exit /reset /stats; Ctrl-C stops an answer, Ctrl-D ends\n", printable(model.info().name)));
+  print_error_text(fmt::format("{}: /exit /reset /stats; Ctrl-C stops an answer, Ctrl-D ends\n",
+                               printable(model.info().name)));
   note_plain_form(conversation);
   LineReader lines;
   for (;;) {
@@ -140,18 +151,21 @@ int run_chat(const RunCommand& command, Model& model, const GenerateOptions& opt
 
 int run(const RunCommand& command, Output& output) {
   const bool interactive = !command.prompt && !command.file && !command.raw && input_is_terminal();
-  if (interactive && command.json) throw UsageError("--json needs a prompt: give one with -p, -f or standard input");
+  if (interactive && command.json)
+    throw UsageError("--json needs a prompt: give one with -p, -f or standard input");
   GenerateOptions options = command.generate;
   options.sampler = checked_sampler(options.sampler);
   const std::filesystem::path path = find_model(command.model);
   const std::string text = interactive ? std::string() : prompt_text(command);
 
   Model model = Model::open(path, command.open);
-  // Only now: while the model opens nothing can be stopped half-way, so there a signal may simply end the process.
+  // Only now: while the model opens nothing can be stopped half-way, so there a signal may simply end the
+  // process.
   catch_stop_signals();
   model.set_cancel_flag(stop_flag());
   if (command.verbose) describe_model(model);
-  return interactive ? run_chat(command, model, options, output) : run_prompt(command, model, options, text, output);
+  return interactive ? run_chat(command, model, options, output)
+                     : run_prompt(command, model, options, text, output);
 }
 
 }  // namespace sluice::cli

@@ -13,7 +13,8 @@ namespace {
 // A signal handler can reach nothing but globals.
 std::atomic<bool> g_stop{false};
 std::atomic<int> g_signal{0};
-// A byte in this pipe wakes wait_for_input() even if the signal came just before it slept, or went to another thread.
+// A byte in this pipe wakes wait_for_input() even if the signal came just before it slept, or went to another
+// thread.
 int g_wake[2] = {-1, -1};
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
@@ -44,7 +45,9 @@ void open_wake_pipe() noexcept {
 
 }  // namespace
 
-void ignore_broken_pipes() noexcept { signal(SIGPIPE, SIG_IGN); }
+void ignore_broken_pipes() noexcept {
+  signal(SIGPIPE, SIG_IGN);
+}
 
 void catch_stop_signals() noexcept {
   if (g_wake[0] < 0) open_wake_pipe();
@@ -60,9 +63,13 @@ void catch_stop_signals() noexcept {
   }
 }
 
-int stop_signal() noexcept { return g_signal.load(); }
+int stop_signal() noexcept {
+  return g_signal.load();
+}
 
-bool stopped_by_keyboard() noexcept { return stop_signal() == SIGINT; }
+bool stopped_by_keyboard() noexcept {
+  return stop_signal() == SIGINT;
+}
 
 void clear_stop_signal() noexcept {
   char drained[16];
@@ -72,7 +79,9 @@ void clear_stop_signal() noexcept {
   g_signal.store(0);
 }
 
-const std::atomic<bool>* stop_flag() noexcept { return &g_stop; }
+const std::atomic<bool>* stop_flag() noexcept {
+  return &g_stop;
+}
 
 bool wait_for_input(int fd) noexcept {
   for (;;) {

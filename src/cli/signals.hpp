@@ -7,7 +7,8 @@ namespace sluice::cli {
 /// Makes SIGPIPE an ordinary write error.
 void ignore_broken_pipes() noexcept;
 
-/// From now on the first SIGINT, SIGTERM or SIGHUP asks to stop instead of ending the process; a second one ends it at once.
+/// From now on the first SIGINT, SIGTERM or SIGHUP asks to stop instead of ending the process; a second one
+/// ends it at once.
 void catch_stop_signals() noexcept;
 
 /// The signal that asked to stop, or 0.

@@ -12,10 +12,13 @@ namespace {
 using base::format_bytes;
 
 std::string percent(std::uint64_t part, std::uint64_t whole) {
-  return whole == 0 ? "-" : fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+  return whole == 0 ? "-"
+                    : fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
-std::string seconds(std::uint64_t ns) { return fmt::format("{:.3f} s", static_cast<double>(ns) / 1e9); }
+std::string seconds(std::uint64_t ns) {
+  return fmt::format("{:.3f} s", static_cast<double>(ns) / 1e9);
+}
 
 std::string budget_note(const Plan& plan) {
   return fmt::format("from {}{}", plan.budget_source, plan.budget_is_default ? " (default)" : "");
@@ -23,14 +26,16 @@ std::string budget_note(const Plan& plan) {
 
 void add_items(Table& table, const Plan& plan) {
   for (const PlanItem& item : plan.items) {
-    table.row("  " + item.what, format_bytes(item.bytes), item.why.empty() ? item.tier : fmt::format("{}; {}", item.tier, item.why));
+    table.row("  " + item.what, format_bytes(item.bytes),
+              item.why.empty() ? item.tier : fmt::format("{}; {}", item.tier, item.why));
   }
 }
 
 void add_units(Table& table, const Plan& plan) {
   if (plan.n_units == 0) return;
   table.row("slots", fmt::format("{} + {}", plan.n_cached_units, plan.n_transit_units),
-            fmt::format("cached + transit, for {} experts of {} each", plan.n_units, format_bytes(plan.unit_bytes)));
+            fmt::format("cached + transit, for {} experts of {} each", plan.n_units,
+                        format_bytes(plan.unit_bytes)));
 }
 
 std::string kernel_note(const Stats& stats) {
@@ -39,20 +44,22 @@ std::string kernel_note(const Stats& stats) {
   if (ours == kernel) return "agrees, to the byte";
   const std::uint64_t difference = std::max(ours, kernel) - std::min(ours, kernel);
   // The kernel counts what reached the drive: pages of the program itself, less what it had in its cache.
-  return fmt::format("{} {} than counted here ({})", format_bytes(difference), kernel > ours ? "more" : "less",
-                     percent(difference, ours));
+  return fmt::format("{} {} than counted here ({})", format_bytes(difference),
+                     kernel > ours ? "more" : "less", percent(difference, ours));
 }
 
 void add_memory(Table& table, const Plan& plan, const Stats& stats) {
   table.heading("memory");
   table.row("budget", format_bytes(stats.budget_bytes), budget_note(plan));
-  table.row("peak RSS", format_bytes(stats.peak_rss_bytes), percent(stats.peak_rss_bytes, stats.budget_bytes) + " of the budget");
+  table.row("peak RSS", format_bytes(stats.peak_rss_bytes),
+            percent(stats.peak_rss_bytes, stats.budget_bytes) + " of the budget");
   table.row("RSS now", format_bytes(stats.rss_bytes));
   table.row("planned", format_bytes(plan.planned_bytes), "of which");
   add_items(table, plan);
   table.row("pinned weights", format_bytes(stats.pinned_bytes));
   table.row("KV cache", format_bytes(stats.kv_bytes), fmt::format("{} tokens", plan.n_ctx));
-  table.row("scratch", format_bytes(stats.scratch_bytes), fmt::format("passes of {} tokens", plan.prefill_chunk));
+  table.row("scratch", format_bytes(stats.scratch_bytes),
+            fmt::format("passes of {} tokens", plan.prefill_chunk));
   table.row("slot memory", format_bytes(stats.slot_bytes));
   add_units(table, plan);
 }
@@ -62,9 +69,10 @@ void add_drive(Table& table, const Stats& stats) {
   const std::uint64_t n_wanted = stats.n_hits + stats.n_joins + stats.n_misses;
   table.row("hit rate", n_wanted == 0 ? "-" : fmt::format("{:.1f} %", 100.0 * stats.hit_rate()),
             fmt::format("{} hits, {} joins, {} misses", stats.n_hits, stats.n_joins, stats.n_misses));
-  table.row("read", format_bytes(stats.read_bytes()),
-            fmt::format("{} to open, {} of experts, {} reads, {} retries", format_bytes(stats.load_read_bytes),
-                        format_bytes(stats.unit_read_bytes), stats.n_reads, stats.n_read_retries));
+  table.row(
+      "read", format_bytes(stats.read_bytes()),
+      fmt::format("{} to open, {} of experts, {} reads, {} retries", format_bytes(stats.load_read_bytes),
+                  format_bytes(stats.unit_read_bytes), stats.n_reads, stats.n_read_retries));
   if (stats.kernel_read_known) {
     table.row("kernel's count", format_bytes(stats.kernel_read_bytes), kernel_note(stats));
   } else {
@@ -84,8 +92,10 @@ std::string rate(double tokens_per_second) {
 void add_work(Table& table, const Stats& stats) {
   table.heading("speed");
   table.row("open", seconds(stats.open_ns));
-  table.row("prefill", rate(stats.prefill_rate()), fmt::format("{} tokens in {}", stats.n_prefill_tokens, seconds(stats.prefill_ns)));
-  table.row("decode", rate(stats.decode_rate()), fmt::format("{} tokens in {}", stats.n_decode_tokens, seconds(stats.decode_ns)));
+  table.row("prefill", rate(stats.prefill_rate()),
+            fmt::format("{} tokens in {}", stats.n_prefill_tokens, seconds(stats.prefill_ns)));
+  table.row("decode", rate(stats.decode_rate()),
+            fmt::format("{} tokens in {}", stats.n_decode_tokens, seconds(stats.decode_ns)));
   table.row("threads", fmt::format("{}", stats.n_threads), stats.isa);
 }
 
@@ -95,7 +105,9 @@ void Table::row(std::string label, std::string value, std::string note) {
   rows_.push_back({std::move(label), std::move(value), std::move(note), false});
 }
 
-void Table::heading(std::string text) { rows_.push_back({std::move(text), {}, {}, true}); }
+void Table::heading(std::string text) {
+  rows_.push_back({std::move(text), {}, {}, true});
+}
 
 std::string Table::text() const {
   std::size_t label_width = 0, value_width = 0;
@@ -106,7 +118,9 @@ std::string Table::text() const {
   }
   std::string out;
   for (const Row& row : rows_) {
-    std::string line = row.is_heading ? row.label : fmt::format("  {:<{}}  {:>{}}  {}", row.label, label_width, row.value, value_width, row.note);
+    std::string line = row.is_heading ? row.label
+                                      : fmt::format("  {:<{}}  {:>{}}  {}", row.label, label_width, row.value,
+                                                    value_width, row.note);
     line.erase(line.find_last_not_of(' ') + 1);
     out += line + "\n";
   }
@@ -116,13 +130,17 @@ std::string Table::text() const {
 std::string plan_table(const Plan& plan) {
   Table table;
   table.row("budget", format_bytes(plan.budget_bytes), budget_note(plan));
-  table.row("planned", format_bytes(plan.planned_bytes), percent(plan.planned_bytes, plan.budget_bytes) + " of the budget");
+  table.row("planned", format_bytes(plan.planned_bytes),
+            percent(plan.planned_bytes, plan.budget_bytes) + " of the budget");
   add_items(table, plan);
   add_units(table, plan);
-  table.row("on the drive", format_bytes(plan.streamed_bytes), plan.fully_resident() ? "everything stays in memory" : "read when needed");
+  table.row("on the drive", format_bytes(plan.streamed_bytes),
+            plan.fully_resident() ? "everything stays in memory" : "read when needed");
   table.row("smallest budget", format_bytes(plan.floor_bytes));
   table.row("all in memory from", format_bytes(plan.resident_bytes));
-  table.row("context", fmt::format("{}", plan.n_ctx), fmt::format("tokens for each of {} sequences, passes of {}", plan.max_sequences, plan.prefill_chunk));
+  table.row(
+      "context", fmt::format("{}", plan.n_ctx),
+      fmt::format("tokens for each of {} sequences, passes of {}", plan.max_sequences, plan.prefill_chunk));
   return table.text();
 }
 

@@ -12,7 +12,8 @@ namespace {
 /// The text of one answer on its way out: tokens, whole characters, stop strings, the caller.
 class Answer {
  public:
-  Answer(const Tokenizer& tokenizer, const GenerateOptions& options, const std::function<bool(std::string_view)>& on_text)
+  Answer(const Tokenizer& tokenizer, const GenerateOptions& options,
+         const std::function<bool(std::string_view)>& on_text)
       : stream_(tokenizer, options.special), scanner_(options.stop), on_text_(on_text) {}
 
   /// Takes a generated token. Returns why the answer ends with it, if it does.
@@ -23,8 +24,8 @@ class Answer {
     return std::nullopt;
   }
 
-  /// No more tokens come, for this reason: gives out what was held back. Returns the reason that holds, because
-  /// the last characters may complete a stop string.
+  /// No more tokens come, for this reason: gives out what was held back. Returns the reason that holds,
+  /// because the last characters may complete a stop string.
   StopReason finish(StopReason reason) {
     if (refused_) return reason;
     scanner_.push(stream_.finish(), ready_);
@@ -59,7 +60,8 @@ void check_prompt(std::span<const TokenId> prompt, const Sequence& sequence) {
   }
   if (prompt.size() > sequence.n_free()) {
     base::fail(ErrorCode::context_full,
-               "the prompt has {} tokens, but the context has room for {} more ({} are in use); shorten the prompt or "
+               "the prompt has {} tokens, but the context has room for {} more ({} are in use); shorten the "
+               "prompt or "
                "ask for a larger context",
                prompt.size(), sequence.n_free(), sequence.n_tokens());
   }
@@ -69,17 +71,22 @@ void check_prompt(std::span<const TokenId> prompt, const Sequence& sequence) {
 
 const char* stop_reason_name(StopReason reason) noexcept {
   switch (reason) {
-    case StopReason::end_token: return "end_token";
-    case StopReason::stop_string: return "stop_string";
-    case StopReason::token_limit: return "token_limit";
-    case StopReason::context_full: return "context_full";
-    case StopReason::cancelled: return "cancelled";
+    case StopReason::end_token:
+      return "end_token";
+    case StopReason::stop_string:
+      return "stop_string";
+    case StopReason::token_limit:
+      return "token_limit";
+    case StopReason::context_full:
+      return "context_full";
+    case StopReason::cancelled:
+      return "cancelled";
   }
   return "unknown";
 }
 
-Generation generate(Model& model, Sequence& sequence, std::span<const TokenId> prompt, const GenerateOptions& options,
-                    const std::function<bool(std::string_view)>& on_text) {
+Generation generate(Model& model, Sequence& sequence, std::span<const TokenId> prompt,
+                    const GenerateOptions& options, const std::function<bool(std::string_view)>& on_text) {
   Sampler sampler(options.sampler);
   Answer answer(model.tokenizer(), options, on_text);
   check_prompt(prompt, sequence);
@@ -93,12 +100,15 @@ Generation generate(Model& model, Sequence& sequence, std::span<const TokenId> p
     std::optional<TokenId> next;
     const StepItem item{&sequence, tokens, LogitsWanted::last};
     try {
-      model.step({&item, 1}, [&](std::size_t, std::size_t, std::span<const float> logits) { next = sampler.sample(logits); });
+      model.step({&item, 1}, [&](std::size_t, std::size_t, std::span<const float> logits) {
+        next = sampler.sample(logits);
+      });
     } catch (const Error& error) {
       if (error.code() != ErrorCode::cancelled) throw;
       return std::nullopt;
     }
-    if (!next) base::fail(ErrorCode::internal, "a step of {} tokens gave no logits for its last token", tokens.size());
+    if (!next)
+      base::fail(ErrorCode::internal, "a step of {} tokens gave no logits for its last token", tokens.size());
     return next;
   };
 
@@ -111,7 +121,8 @@ Generation generate(Model& model, Sequence& sequence, std::span<const TokenId> p
       result.tokens.push_back(token);
       sampler.accept(token);
       if (const auto reason = answer.push(token)) return *reason;
-      if (options.max_tokens != 0 && result.tokens.size() >= options.max_tokens) return StopReason::token_limit;
+      if (options.max_tokens != 0 && result.tokens.size() >= options.max_tokens)
+        return StopReason::token_limit;
       if (sequence.n_free() == 0) return StopReason::context_full;
       next = advance({&token, 1});
     }

@@ -13,8 +13,8 @@ namespace {
 // Half a window is context and the last token is only predicted, so this is the least that scores anything.
 constexpr std::uint32_t k_min_window = 4;
 
-/// Whether the model's own encoding begins with BOS. Asked of the tokenizer itself, because the file's flag may be absent and
-/// then depends on the vocabulary's kind.
+/// Whether the model's own encoding begins with BOS. Asked of the tokenizer itself, because the file's flag
+/// may be absent and then depends on the vocabulary's kind.
 bool adds_bos(const Tokenizer& tokenizer) {
   if (tokenizer.bos() < 0) return false;
   const std::vector<TokenId> with = tokenizer.encode("a", true);
@@ -28,10 +28,13 @@ double negative_log_likelihood(std::span<const float> logits, TokenId token) {
   for (const float logit : logits) max = std::max(max, logit);
   double sum = 0.0;
   for (const float logit : logits) sum += static_cast<double>(std::exp(logit - max));
-  const double nll = std::log(sum) - (static_cast<double>(logits[static_cast<std::size_t>(token)]) - static_cast<double>(max));
+  const double nll = std::log(sum) - (static_cast<double>(logits[static_cast<std::size_t>(token)]) -
+                                      static_cast<double>(max));
   if (!std::isfinite(nll)) {
-    base::fail(ErrorCode::internal,
-               "perplexity: the likelihood of token {} is {}; the model's weights or its computation are damaged", token, nll);
+    base::fail(
+        ErrorCode::internal,
+        "perplexity: the likelihood of token {} is {}; the model's weights or its computation are damaged",
+        token, nll);
   }
   return nll;
 }
@@ -52,7 +55,8 @@ class Scores {
     result.n_scored = n_;
     result.mean_nll = mean_;
     result.perplexity = std::exp(mean_);
-    // The error of the mean, carried through exp: d exp(x) = exp(x) dx. llama-perplexity: sqrt(var / (n - 1)).
+    // The error of the mean, carried through exp: d exp(x) = exp(x) dx. llama-perplexity: sqrt(var / (n -
+    // 1)).
     result.std_error = n_ < 2 ? 0.0 : result.perplexity * std::sqrt(squares_ / n / (n - 1.0));
   }
 
@@ -64,18 +68,22 @@ class Scores {
 
 void check_options(const Model& model, std::span<const TokenId> tokens, const PerplexityOptions& options) {
   if (options.n_ctx < k_min_window || options.n_ctx > model.plan().n_ctx) {
-    base::fail(ErrorCode::invalid_argument, "perplexity: the window is {} tokens, expected {} to {}, the context the model was opened with",
-               options.n_ctx, k_min_window, model.plan().n_ctx);
+    base::fail(
+        ErrorCode::invalid_argument,
+        "perplexity: the window is {} tokens, expected {} to {}, the context the model was opened with",
+        options.n_ctx, k_min_window, model.plan().n_ctx);
   }
   if (tokens.size() / 2 < options.n_ctx) {
     base::fail(ErrorCode::invalid_argument,
-               "perplexity: the text has {} tokens, expected at least {} (two windows of {}); take a longer text or a smaller window",
+               "perplexity: the text has {} tokens, expected at least {} (two windows of {}); take a longer "
+               "text or a smaller window",
                tokens.size(), 2 * std::uint64_t{options.n_ctx}, options.n_ctx);
   }
   const std::size_t n_vocab = model.info().n_vocab;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] < 0 || static_cast<std::size_t>(tokens[i]) >= n_vocab) {
-      base::fail(ErrorCode::invalid_argument, "perplexity: token {} at position {} is outside the vocabulary of {}", tokens[i], i,
+      base::fail(ErrorCode::invalid_argument,
+                 "perplexity: token {} at position {} is outside the vocabulary of {}", tokens[i], i,
                  n_vocab);
     }
   }
@@ -88,7 +96,8 @@ PerplexityResult perplexity(Model& model, std::span<const TokenId> tokens, const
   check_options(model, tokens, options);
   const std::size_t n_ctx = options.n_ctx;
   const std::size_t n_windows = tokens.size() / n_ctx;
-  const std::size_t n_chunks = options.max_chunks == 0 ? n_windows : std::min<std::size_t>(n_windows, options.max_chunks);
+  const std::size_t n_chunks =
+      options.max_chunks == 0 ? n_windows : std::min<std::size_t>(n_windows, options.max_chunks);
   const bool replace_first = adds_bos(model.tokenizer());
   const std::size_t first_scored = n_ctx / 2;
 
@@ -98,8 +107,8 @@ PerplexityResult perplexity(Model& model, std::span<const TokenId> tokens, const
   std::vector<TokenId> window;
   for (std::size_t chunk = 0; chunk < n_chunks; ++chunk) {
     const std::span<const TokenId> source = tokens.subspan(chunk * n_ctx, n_ctx);
-    // The last token is predicted but predicts nothing. One step for the whole window, although only its second half is
-    // scored: two steps would read every streamed weight twice.
+    // The last token is predicted but predicts nothing. One step for the whole window, although only its
+    // second half is scored: two steps would read every streamed weight twice.
     window.assign(source.begin(), source.end() - 1);
     if (replace_first) window.front() = model.tokenizer().bos();
     sequence.truncate(0);

@@ -15,8 +15,8 @@ namespace {
 // Largest window of the repeat penalty: longer than any context, so it only refuses nonsense.
 constexpr std::uint32_t k_max_repeat_window = 1u << 20;
 
-/// SplitMix64 (Steele, Lea, Flood 2014). Eight bytes of state are enough for one draw per token, and the sequence
-/// is fixed by its definition, unlike that of std::discrete_distribution.
+/// SplitMix64 (Steele, Lea, Flood 2014). Eight bytes of state are enough for one draw per token, and the
+/// sequence is fixed by its definition, unlike that of std::discrete_distribution.
 class SplitMix64 {
  public:
   explicit SplitMix64(std::uint64_t seed) noexcept : state_(seed) {}
@@ -36,8 +36,9 @@ class SplitMix64 {
   std::uint64_t state_;
 };
 
-/// exp(x) for x <= 0, from additions, multiplications and ldexp only, which IEEE 754 fixes to the last bit; the C
-/// library's exp differs between machines and could turn the choice of a token. Relative error below 1e-14.
+/// exp(x) for x <= 0, from additions, multiplications and ldexp only, which IEEE 754 fixes to the last bit;
+/// the C library's exp differs between machines and could turn the choice of a token. Relative error below
+/// 1e-14.
 double portable_exp(double x) noexcept {
   if (x < -700.0) return 0.0;
   constexpr double k_log2_e = 1.4426950408889634;
@@ -132,18 +133,19 @@ class RepeatWindow {
   std::vector<Entry> entries_;
 };
 
-/// Calls visit(id, logit) for each token in order of ids, with the penalty applied. Refuses NaN and +infinity, which only a
-/// fault in the computation produces; -infinity is a masked token and is passed over.
+/// Calls visit(id, logit) for each token in order of ids, with the penalty applied. Refuses NaN and
+/// +infinity, which only a fault in the computation produces; -infinity is a masked token and is passed over.
 template <typename Visit>
-void for_each_logit(std::span<const float> logits, const std::vector<RepeatWindow::Entry>& repeated, float penalty,
-                    Visit&& visit) {
+void for_each_logit(std::span<const float> logits, const std::vector<RepeatWindow::Entry>& repeated,
+                    float penalty, Visit&& visit) {
   auto next = repeated.begin();
   while (next != repeated.end() && next->id < 0) ++next;
   for (std::size_t i = 0; i < logits.size(); ++i) {
     float logit = logits[i];
     if (!(logit < std::numeric_limits<float>::infinity())) {
-      base::fail(ErrorCode::internal, "sampler: the logit of token {} is {}; the model's weights or its computation are damaged", i,
-                 logit);
+      base::fail(ErrorCode::internal,
+                 "sampler: the logit of token {} is {}; the model's weights or its computation are damaged",
+                 i, logit);
     }
     if (next != repeated.end() && static_cast<std::size_t>(next->id) == i) {
       logit = logit > 0.0f ? logit / penalty : logit * penalty;
@@ -184,12 +186,14 @@ struct Sampler::Impl {
 
  private:
   [[noreturn]] static void no_candidate(std::size_t n_logits) {
-    base::fail(ErrorCode::internal, "sampler: none of {} logits is finite, so there is no token to choose", n_logits);
+    base::fail(ErrorCode::internal, "sampler: none of {} logits is finite, so there is no token to choose",
+               n_logits);
   }
 
-  /// Fills `candidates` with the top-k tokens, sorted, and returns true; or with all tokens in order of ids and
-  /// returns false. The buffer holds at most twice top-k entries: each time it is full its better half is selected,
-  /// and from then on only logits above the worst of that half can enter, so the scan is linear for any k.
+  /// Fills `candidates` with the top-k tokens, sorted, and returns true; or with all tokens in order of ids
+  /// and returns false. The buffer holds at most twice top-k entries: each time it is full its better half is
+  /// selected, and from then on only logits above the worst of that half can enter, so the scan is linear for
+  /// any k.
   bool gather(std::span<const float> logits) {
     const std::size_t n = logits.size();
     const bool select = options.top_k != 0 && options.top_k < n;
@@ -199,7 +203,8 @@ struct Sampler::Impl {
     candidates.reserve(capacity);
     float floor = -std::numeric_limits<float>::infinity();
     const auto keep_top_k = [this, k] {
-      std::nth_element(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(k) - 1, candidates.end(), before);
+      std::nth_element(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(k) - 1,
+                       candidates.end(), before);
       candidates.resize(k);
     };
     for_each_logit(logits, window.entries(), options.repeat_penalty, [&](TokenId id, float logit) {
@@ -218,11 +223,13 @@ struct Sampler::Impl {
   }
 
   double weight(const Candidate& candidate, double temperature) const noexcept {
-    return portable_exp((static_cast<double>(candidate.logit) - static_cast<double>(max_logit)) / temperature);
+    return portable_exp((static_cast<double>(candidate.logit) - static_cast<double>(max_logit)) /
+                        temperature);
   }
 
-  /// Applies top-p and min-p. Both keep a prefix of the sorted candidates, so the order in which they are applied does
-  /// not matter as long as top-p's total is taken first; min-p goes first here because it leaves less to sort.
+  /// Applies top-p and min-p. Both keep a prefix of the sorted candidates, so the order in which they are
+  /// applied does not matter as long as top-p's total is taken first; min-p goes first here because it leaves
+  /// less to sort.
   void cut(bool sorted) {
     const bool by_sum = options.top_p < 1.0f;
     double total = 0.0;
@@ -252,7 +259,8 @@ struct Sampler::Impl {
     }
   }
 
-  /// Sorts the next `block` candidates behind the first `n_sorted`; top-p usually ends within a few hundred of them.
+  /// Sorts the next `block` candidates behind the first `n_sorted`; top-p usually ends within a few hundred
+  /// of them.
   std::size_t sort_block(std::size_t n_sorted, std::size_t block) {
     const auto first = candidates.begin() + static_cast<std::ptrdiff_t>(n_sorted);
     const std::size_t end = std::min(candidates.size(), n_sorted + block);
@@ -300,8 +308,12 @@ TokenId Sampler::sample(std::span<const float> logits) {
   return impl_->options.temperature == 0.0f ? impl_->greedy(logits) : impl_->draw(logits);
 }
 
-void Sampler::accept(TokenId token) { impl_->window.push(token); }
+void Sampler::accept(TokenId token) {
+  impl_->window.push(token);
+}
 
-std::uint64_t Sampler::seed() const noexcept { return impl_->seed; }
+std::uint64_t Sampler::seed() const noexcept {
+  return impl_->seed;
+}
 
 }  // namespace sluice

@@ -9,13 +9,14 @@ namespace sluice::engine {
 
 StopScanner::StopScanner(std::vector<std::string> stop) : stop_(std::move(stop)) {
   if (stop_.size() > k_max_strings) {
-    base::fail(ErrorCode::invalid_argument, "{} stop strings were given, at most {} are allowed", stop_.size(), k_max_strings);
+    base::fail(ErrorCode::invalid_argument, "{} stop strings were given, at most {} are allowed",
+               stop_.size(), k_max_strings);
   }
   for (std::size_t i = 0; i < stop_.size(); ++i) {
     if (stop_[i].empty()) base::fail(ErrorCode::invalid_argument, "stop string {} is empty", i + 1);
     if (stop_[i].size() > k_max_bytes) {
-      base::fail(ErrorCode::invalid_argument, "stop string {} has {} bytes, at most {} are allowed", i + 1, stop_[i].size(),
-                 k_max_bytes);
+      base::fail(ErrorCode::invalid_argument, "stop string {} has {} bytes, at most {} are allowed", i + 1,
+                 stop_[i].size(), k_max_bytes);
     }
     if (!is_utf8(stop_[i])) base::fail(ErrorCode::invalid_argument, "stop string {} is not UTF-8", i + 1);
   }
@@ -77,7 +78,12 @@ bool is_utf8(std::string_view text) noexcept {
   std::size_t i = 0;
   while (i < text.size()) {
     const auto first = static_cast<std::uint8_t>(text[i]);
-    const std::size_t length = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+    const std::size_t length = first < 0x80   ? 1
+                               : first < 0xc2 ? 0
+                               : first < 0xe0 ? 2
+                               : first < 0xf0 ? 3
+                               : first < 0xf5 ? 4
+                                              : 0;
     if (length == 0 || text.size() - i < length) return false;
     for (std::size_t k = 1; k < length; ++k) {
       const auto byte = static_cast<std::uint8_t>(text[i + k]);

@@ -24,8 +24,8 @@ void Cursor::require(std::uint64_t n_bytes, const char* what) const {
             what, n_bytes, size_, n_bytes - remaining());
   }
   if (n_bytes > k_max_header_bytes - std::min(position_, k_max_header_bytes)) {
-    fail_at(position_, "{} would make the header larger than the limit of {} bytes: the file is damaged", what,
-            k_max_header_bytes);
+    fail_at(position_, "{} would make the header larger than the limit of {} bytes: the file is damaged",
+            what, k_max_header_bytes);
   }
 }
 
@@ -48,7 +48,8 @@ void Cursor::read(std::span<std::byte> out, const char* what) {
   if (out.empty()) return;
   const std::uint64_t buffer_end = buffer_offset_ + buffer_.size();
   if (position_ >= buffer_offset_ && position_ < buffer_end) {
-    const auto n_buffered = static_cast<std::size_t>(std::min<std::uint64_t>(out.size(), buffer_end - position_));
+    const auto n_buffered =
+        static_cast<std::size_t>(std::min<std::uint64_t>(out.size(), buffer_end - position_));
     std::memcpy(out.data(), buffer_.data() + (position_ - buffer_offset_), n_buffered);
     position_ += n_buffered;
     out = out.subspan(n_buffered);
@@ -62,8 +63,8 @@ std::uint64_t Cursor::string_length(std::uint64_t max_bytes, const char* what) {
   const std::uint64_t length_offset = position_;
   const auto n_bytes = number<std::uint64_t>(what);
   if (n_bytes > max_bytes) {
-    fail_at(length_offset, "{} has a length of {} bytes, more than the limit of {}: the file is damaged", what, n_bytes,
-            max_bytes);
+    fail_at(length_offset, "{} has a length of {} bytes, more than the limit of {}: the file is damaged",
+            what, n_bytes, max_bytes);
   }
   require(n_bytes, what);
   return n_bytes;

@@ -20,8 +20,9 @@ namespace sluice::gguf {
 
 static_assert(std::endian::native == std::endian::little, "GGUF numbers are read as the host stores them");
 
-/// Reads a header front to back through one small buffer. Every read is checked against the size of the file and
-/// against k_max_header_bytes before anything is allocated for it; a failure names the file and the byte offset.
+/// Reads a header front to back through one small buffer. Every read is checked against the size of the file
+/// and against k_max_header_bytes before anything is allocated for it; a failure names the file and the byte
+/// offset.
 class Cursor {
  public:
   explicit Cursor(ByteSource& source);

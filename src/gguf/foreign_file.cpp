@@ -21,21 +21,28 @@ struct Signature {
 
 // A string view with an explicit length keeps the zero bytes.
 constexpr std::array k_signatures{
-    Signature{"PK\x03\x04", "a ZIP archive (a PyTorch .bin or .pt checkpoint is one): convert the model to GGUF, or "
-                            "unpack the archive if it holds a .gguf file"},
+    Signature{"PK\x03\x04",
+              "a ZIP archive (a PyTorch .bin or .pt checkpoint is one): convert the model to GGUF, or "
+              "unpack the archive if it holds a .gguf file"},
     Signature{"\x1f\x8b", "compressed with gzip: decompress it first"},
     Signature{"\x28\xb5\x2f\xfd", "compressed with zstd: decompress it first"},
-    Signature{std::string_view("\xfd" "7zXZ\0", 6), "compressed with xz: decompress it first"},
+    Signature{std::string_view("\xfd"
+                               "7zXZ\0",
+                               6),
+              "compressed with xz: decompress it first"},
     Signature{"7z\xbc\xaf\x27\x1c", "a 7z archive: unpack it first"},
     Signature{"BZh", "compressed with bzip2: decompress it first"},
     Signature{"FUGG", "a GGUF file for big-endian machines: get or convert the little-endian one"},
     Signature{"\x89HDF\r\n", "an HDF5 file: convert the model to GGUF"},
 };
 
-// Formats of ggml before GGUF. Each was written as a 32-bit number, so the letters lie in the file in reverse.
+// Formats of ggml before GGUF. Each was written as a 32-bit number, so the letters lie in the file in
+// reverse.
 constexpr std::array<std::string_view, 5> k_legacy_magics{"ggml", "ggmf", "ggjt", "ggla", "ggsn"};
 
-char lower(char c) noexcept { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+char lower(char c) noexcept {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
 
 std::string lower_text(std::string_view text) {
   std::string result(text);
@@ -81,7 +88,8 @@ std::string describe_pointer(std::string_view head) {
     if (!digits.empty() && digits.size() <= 20) size_text = fmt::format(" to a file of {} bytes", digits);
   }
   return fmt::format(
-      "it is a Git LFS pointer{}, not the model: run 'git lfs pull' in the repository, or download the file itself",
+      "it is a Git LFS pointer{}, not the model: run 'git lfs pull' in the repository, or download the file "
+      "itself",
       size_text);
 }
 
@@ -91,7 +99,8 @@ std::string describe_text(std::string_view head) {
   const std::string shown = printable(text.substr(0, 160), 100);
   if (start.starts_with("<!doctype html") || start.starts_with("<html") || start.starts_with("<head")) {
     return fmt::format(
-        "it is an HTML page, not a model: the download got a web page instead (a login page, or a link to the page "
+        "it is an HTML page, not a model: the download got a web page instead (a login page, or a link to "
+        "the page "
         "rather than to the file). It starts with \"{}\"",
         shown);
   }
@@ -100,7 +109,8 @@ std::string describe_text(std::string_view head) {
   }
   if (start.starts_with("{") || start.starts_with("[")) {
     return fmt::format(
-        "it is JSON text, not a model: probably the error of a download server, or an index file. It starts with "
+        "it is JSON text, not a model: probably the error of a download server, or an index file. It starts "
+        "with "
         "\"{}\"",
         shown);
   }
@@ -118,8 +128,9 @@ std::string describe_foreign_file(ByteSource& source) {
   const std::string_view head(storage.data(), n_bytes);
 
   if (head.size() < 4 && std::string_view("GGUF").starts_with(head)) {
-    return fmt::format("the file is truncated: it ends after {} bytes, inside the GGUF magic. Download it again",
-                       file_bytes);
+    return fmt::format(
+        "the file is truncated: it ends after {} bytes, inside the GGUF magic. Download it again",
+        file_bytes);
   }
   if (head.starts_with("version https://git-lfs")) return describe_pointer(head);
   if (std::string text = describe_text(head); !text.empty()) return text;
@@ -135,7 +146,8 @@ std::string describe_foreign_file(ByteSource& source) {
   }
   if (head.find_first_not_of('\0') == std::string_view::npos) {
     return fmt::format(
-        "its first {} bytes are all zero: the space was reserved but the download never wrote it. Download it again",
+        "its first {} bytes are all zero: the space was reserved but the download never wrote it. Download "
+        "it again",
         head.size());
   }
   return fmt::format("expected the magic \"GGUF\", found \"{}\"", printable(head.substr(0, 4)));

@@ -6,8 +6,8 @@
 
 namespace sluice::gguf {
 
-/// Says what a file that does not start with the GGUF magic seems to be, and what to do about it: a sentence for
-/// an error message. Reads at most the first 512 bytes.
+/// Says what a file that does not start with the GGUF magic seems to be, and what to do about it: a sentence
+/// for an error message. Reads at most the first 512 bytes.
 std::string describe_foreign_file(ByteSource& source);
 
 }  // namespace sluice::gguf

@@ -113,19 +113,32 @@ std::string describe_array(const Array& array, std::size_t max_chars) {
 
 const char* value_type_name(ValueType type) noexcept {
   switch (type) {
-    case ValueType::u8: return "u8";
-    case ValueType::i8: return "i8";
-    case ValueType::u16: return "u16";
-    case ValueType::i16: return "i16";
-    case ValueType::u32: return "u32";
-    case ValueType::i32: return "i32";
-    case ValueType::f32: return "f32";
-    case ValueType::boolean: return "bool";
-    case ValueType::string: return "string";
-    case ValueType::array: return "array";
-    case ValueType::u64: return "u64";
-    case ValueType::i64: return "i64";
-    case ValueType::f64: return "f64";
+    case ValueType::u8:
+      return "u8";
+    case ValueType::i8:
+      return "i8";
+    case ValueType::u16:
+      return "u16";
+    case ValueType::i16:
+      return "i16";
+    case ValueType::u32:
+      return "u32";
+    case ValueType::i32:
+      return "i32";
+    case ValueType::f32:
+      return "f32";
+    case ValueType::boolean:
+      return "bool";
+    case ValueType::string:
+      return "string";
+    case ValueType::array:
+      return "array";
+    case ValueType::u64:
+      return "u64";
+    case ValueType::i64:
+      return "i64";
+    case ValueType::f64:
+      return "f64";
   }
   return "unknown";
 }
@@ -134,17 +147,22 @@ std::uint32_t value_type_bytes(ValueType type) noexcept {
   switch (type) {
     case ValueType::u8:
     case ValueType::i8:
-    case ValueType::boolean: return 1;
+    case ValueType::boolean:
+      return 1;
     case ValueType::u16:
-    case ValueType::i16: return 2;
+    case ValueType::i16:
+      return 2;
     case ValueType::u32:
     case ValueType::i32:
-    case ValueType::f32: return 4;
+    case ValueType::f32:
+      return 4;
     case ValueType::u64:
     case ValueType::i64:
-    case ValueType::f64: return 8;
+    case ValueType::f64:
+      return 8;
     case ValueType::string:
-    case ValueType::array: return 0;
+    case ValueType::array:
+      return 0;
   }
   return 0;
 }
@@ -154,10 +172,10 @@ std::size_t Array::size() const noexcept {
 }
 
 std::size_t Metadata::lower_bound(std::string_view key) const noexcept {
-  const auto it =
-      std::lower_bound(by_key_.begin(), by_key_.end(), key, [this](std::uint32_t index, std::string_view wanted) {
-        return std::string_view(entries_[index].key) < wanted;
-      });
+  const auto it = std::lower_bound(by_key_.begin(), by_key_.end(), key,
+                                   [this](std::uint32_t index, std::string_view wanted) {
+                                     return std::string_view(entries_[index].key) < wanted;
+                                   });
   return static_cast<std::size_t>(it - by_key_.begin());
 }
 
@@ -170,7 +188,8 @@ const Value* Metadata::find(std::string_view key) const noexcept {
 bool Metadata::add(std::string key, Value value) {
   const std::size_t rank = lower_bound(key);
   if (rank != by_key_.size() && entries_[by_key_[rank]].key == key) return false;
-  by_key_.insert(by_key_.begin() + static_cast<std::ptrdiff_t>(rank), static_cast<std::uint32_t>(entries_.size()));
+  by_key_.insert(by_key_.begin() + static_cast<std::ptrdiff_t>(rank),
+                 static_cast<std::uint32_t>(entries_.size()));
   entries_.push_back({std::move(key), std::move(value)});
   return true;
 }
@@ -202,7 +221,8 @@ void Metadata::fail_type(std::string_view key, const char* expected, const Value
 const Value& Metadata::require(std::string_view key) const {
   const Value* value = find(key);
   if (value == nullptr) {
-    base::fail(ErrorCode::invalid_file, "{} is missing, and this model cannot be used without it", where(key));
+    base::fail(ErrorCode::invalid_file, "{} is missing, and this model cannot be used without it",
+               where(key));
   }
   return *value;
 }
@@ -272,8 +292,8 @@ std::optional<std::vector<std::int64_t>> Metadata::get_ints(std::string_view key
     return result;
   }
   // Integers of no elements are told apart from floats of no elements by their type.
-  const bool is_integer = value_type_bytes(array->element_type) != 0 && array->element_type != ValueType::f32 &&
-                          array->element_type != ValueType::f64;
+  const bool is_integer = value_type_bytes(array->element_type) != 0 &&
+                          array->element_type != ValueType::f32 && array->element_type != ValueType::f64;
   if (!is_integer) fail_type(key, k_expected, *value);
   result.reserve(array->size());
   for (std::size_t index = 0; index < array->size(); ++index) {
@@ -295,7 +315,8 @@ std::optional<std::vector<float>> Metadata::get_floats(std::string_view key) con
       result.reserve(numbers->size());
       for (const double number : *numbers) {
         // Casting a finite double beyond the range of float would be undefined behaviour.
-        if (std::isfinite(number) && std::fabs(number) > static_cast<double>(std::numeric_limits<float>::max())) {
+        if (std::isfinite(number) &&
+            std::fabs(number) > static_cast<double>(std::numeric_limits<float>::max())) {
           fail_type(key, "an array of floats that fit 32 bits", *value);
         }
         result.push_back(static_cast<float>(number));
@@ -312,8 +333,8 @@ std::optional<std::uint64_t> Metadata::get_uint_at(std::string_view key, std::si
   const auto* array = std::get_if<Array>(&value->data);
   if (array == nullptr) return get_uint(key);
   if (index >= array->size()) {
-    base::fail(ErrorCode::invalid_file, "{} has {} elements, but element {} is needed (one per layer)", where(key),
-               array->size(), index);
+    base::fail(ErrorCode::invalid_file, "{} has {} elements, but element {} is needed (one per layer)",
+               where(key), array->size(), index);
   }
   const std::optional<Integer> number = integer_at(*array, index);
   if (!number || number->negative) fail_type(key, "an array of integers of at least 0", *value);
@@ -335,6 +356,8 @@ std::string_view Metadata::require_string(std::string_view key) const {
   return *get_string(key);
 }
 
-std::string describe_value(const Value& value, std::size_t max_chars) { return describe_scalar(value, max_chars); }
+std::string describe_value(const Value& value, std::size_t max_chars) {
+  return describe_scalar(value, max_chars);
+}
 
 }  // namespace sluice::gguf

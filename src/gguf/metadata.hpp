@@ -12,8 +12,19 @@ namespace sluice::gguf {
 
 /// Type ids of metadata values in the file format.
 enum class ValueType : std::uint32_t {
-  u8 = 0, i8 = 1, u16 = 2, i16 = 3, u32 = 4, i32 = 5, f32 = 6, boolean = 7, string = 8, array = 9,
-  u64 = 10, i64 = 11, f64 = 12,
+  u8 = 0,
+  i8 = 1,
+  u16 = 2,
+  i16 = 3,
+  u32 = 4,
+  i32 = 5,
+  f32 = 6,
+  boolean = 7,
+  string = 8,
+  array = 9,
+  u64 = 10,
+  i64 = 11,
+  f64 = 12,
 };
 
 /// "u32", "string", "bool": the spelling of messages. An id that is no type gives "unknown".
@@ -34,8 +45,14 @@ class StringArray {
     text_.append(text);
     ends_.push_back(static_cast<std::uint32_t>(text_.size()));
   }
-  void reserve(std::size_t n_strings, std::size_t n_bytes) { ends_.reserve(n_strings); text_.reserve(n_bytes); }
-  void shrink_to_fit() { ends_.shrink_to_fit(); text_.shrink_to_fit(); }
+  void reserve(std::size_t n_strings, std::size_t n_bytes) {
+    ends_.reserve(n_strings);
+    text_.reserve(n_bytes);
+  }
+  void shrink_to_fit() {
+    ends_.shrink_to_fit();
+    text_.shrink_to_fit();
+  }
   std::size_t text_bytes() const noexcept { return text_.size(); }
 
  private:
@@ -51,7 +68,8 @@ struct Array {
   std::variant<std::vector<std::uint8_t>, std::vector<std::int32_t>, std::vector<std::uint32_t>,
                std::vector<std::int64_t>, std::vector<std::uint64_t>, std::vector<float>, std::vector<double>,
                StringArray, std::vector<Value>>
-      data;  ///< u8, i8 (as raw bytes) and bool: uint8_t; i16, i32: int32_t; u16, u32: uint32_t; nested arrays: Value.
+      data;  ///< u8, i8 (as raw bytes) and bool: uint8_t; i16, i32: int32_t; u16, u32: uint32_t; nested
+             ///< arrays: Value.
   std::size_t size() const noexcept;
 };
 
@@ -92,7 +110,8 @@ class Metadata {
   std::optional<std::vector<std::int64_t>> get_ints(std::string_view key) const;
   /// Any float array. Nothing when the key is missing.
   std::optional<std::vector<float>> get_floats(std::string_view key) const;
-  /// A number or an array of numbers with one per layer (as head_count may be): element `index`, or the scalar.
+  /// A number or an array of numbers with one per layer (as head_count may be): element `index`, or the
+  /// scalar.
   std::optional<std::uint64_t> get_uint_at(std::string_view key, std::size_t index) const;
 
   // Same, but a missing key throws Error(invalid_file) naming it.
@@ -113,7 +132,8 @@ class Metadata {
   std::vector<std::uint32_t> by_key_;  ///< Indexes of entries_ in order of key: a search costs O(log n).
 };
 
-/// A short text of a value for people: strings are quoted and cut, arrays show their length and first elements.
+/// A short text of a value for people: strings are quoted and cut, arrays show their length and first
+/// elements.
 std::string describe_value(const Value& value, std::size_t max_chars = 80);
 
 }  // namespace sluice::gguf

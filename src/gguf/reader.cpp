@@ -41,23 +41,26 @@ std::uint32_t read_version(Cursor& cursor) {
   if (version >= k_min_version && version <= k_max_version) return version;
   const std::uint32_t swapped = __builtin_bswap32(version);
   if (swapped >= 1 && swapped <= k_max_plausible_version) {
-    cursor.fail_at(offset,
-                   "the file is big-endian (version {} with its bytes swapped), for another kind of machine: get or "
-                   "convert the little-endian file",
-                   swapped);
+    cursor.fail_at(
+        offset,
+        "the file is big-endian (version {} with its bytes swapped), for another kind of machine: get or "
+        "convert the little-endian file",
+        swapped);
   }
   if (version == 1) {
-    cursor.fail_at(offset,
-                   "GGUF version 1 is not supported (expected 2 or 3): it was replaced in 2023. Convert the model again "
-                   "or download a newer file");
+    cursor.fail_at(
+        offset,
+        "GGUF version 1 is not supported (expected 2 or 3): it was replaced in 2023. Convert the model again "
+        "or download a newer file");
   }
   if (version == 0 || version > k_max_plausible_version) {
     cursor.fail_at(offset, "{} is no GGUF version (expected 2 or 3): the file is damaged", version);
   }
-  cursor.fail_at(offset,
-                 "GGUF version {} is newer than this program knows (expected 2 or 3): update Sluice, or get an older "
-                 "file",
-                 version);
+  cursor.fail_at(
+      offset,
+      "GGUF version {} is newer than this program knows (expected 2 or 3): update Sluice, or get an older "
+      "file",
+      version);
 }
 
 Header read_header(Cursor& cursor) {
@@ -71,7 +74,8 @@ Header read_header(Cursor& cursor) {
                    header.n_tensors, k_max_tensors);
   }
   if (header.n_entries > k_max_metadata_entries) {
-    cursor.fail_at(counts_offset + 8, "the file claims {} metadata entries, more than the limit of {}: it is damaged",
+    cursor.fail_at(counts_offset + 8,
+                   "the file claims {} metadata entries, more than the limit of {}: it is damaged",
                    header.n_entries, k_max_metadata_entries);
   }
   // Both counts are below their limits, so this cannot overflow.
@@ -105,8 +109,9 @@ void read_metadata(Cursor& cursor, std::uint64_t n_entries, ModelFile& model) {
     }
     // The context must not point into the key once it has moved away.
     cursor.set_context("metadata entry", entry_idx);
-    if (const Value* earlier = model.metadata.find(key); earlier != nullptr) {
-      cursor.fail_at(key_offset, "the key '{}' appears a second time: the file is damaged or was edited badly",
+    if (model.metadata.contains(key)) {
+      cursor.fail_at(key_offset,
+                     "the key '{}' appears a second time: the file is damaged or was edited badly",
                      printable(key));
     }
     model.metadata.add(std::move(key), std::move(value));
@@ -117,8 +122,8 @@ void read_dims(Cursor& cursor, TensorInfo& tensor) {
   const std::uint64_t offset = cursor.position();
   tensor.n_dims = cursor.number<std::uint32_t>("the number of dimensions");
   if (tensor.n_dims == 0 || tensor.n_dims > k_max_dims) {
-    cursor.fail_at(offset, "the tensor has {} dimensions, expected 1 to {}: the file is damaged", tensor.n_dims,
-                   k_max_dims);
+    cursor.fail_at(offset, "the tensor has {} dimensions, expected 1 to {}: the file is damaged",
+                   tensor.n_dims, k_max_dims);
   }
   std::uint64_t n_elements = 1;
   for (std::uint32_t dim_idx = 0; dim_idx < tensor.n_dims; ++dim_idx) {
@@ -127,8 +132,10 @@ void read_dims(Cursor& cursor, TensorInfo& tensor) {
     if (dim == 0) cursor.fail_at(dim_offset, "dimension {} of the tensor is 0: the file is damaged", dim_idx);
     const auto product = base::checked_mul(n_elements, dim);
     if (!product || *product > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-      cursor.fail_at(dim_offset, "dimension {} of the tensor is {}: the tensor is too large to exist, the file is damaged",
-                     dim_idx, dim);
+      cursor.fail_at(
+          dim_offset,
+          "dimension {} of the tensor is {}: the tensor is too large to exist, the file is damaged", dim_idx,
+          dim);
     }
     n_elements = *product;
     tensor.dims[dim_idx] = dim;
@@ -153,15 +160,16 @@ TensorInfo read_tensor(Cursor& cursor, std::uint64_t tensor_idx, std::uint32_t a
   const auto type_id = cursor.number<std::uint32_t>("the tensor type");
   const std::optional<TypeTraits> traits = find_type_traits(type_id);
   if (!traits) {
-    cursor.fail_at(type_offset,
-                   "tensor type {} is unknown or was removed from the format: the file is damaged, made by a fork, or "
-                   "newer than this program",
-                   type_id);
+    cursor.fail_at(
+        type_offset,
+        "tensor type {} is unknown or was removed from the format: the file is damaged, made by a fork, or "
+        "newer than this program",
+        type_id);
   }
   tensor.type = traits->type;
   if (tensor.dims[0] % traits->block_elements != 0) {
-    cursor.fail_at(type_offset, "rows of {} elements cannot be {}, whose blocks have {} elements", tensor.dims[0],
-                   traits->name, traits->block_elements);
+    cursor.fail_at(type_offset, "rows of {} elements cannot be {}, whose blocks have {} elements",
+                   tensor.dims[0], traits->name, traits->block_elements);
   }
   // read_dims bounded the number of elements, so only the step from elements to bytes can overflow.
   const auto size = base::checked_mul(tensor.n_elements() / traits->block_elements, traits->block_bytes);
@@ -171,7 +179,8 @@ TensorInfo read_tensor(Cursor& cursor, std::uint64_t tensor_idx, std::uint32_t a
   const std::uint64_t offset_offset = cursor.position();
   tensor.offset_bytes = cursor.number<std::uint64_t>("the tensor offset");
   if (tensor.offset_bytes % alignment_bytes != 0) {
-    cursor.fail_at(offset_offset, "the tensor offset {} is not a multiple of the alignment {}: the file is damaged",
+    cursor.fail_at(offset_offset,
+                   "the tensor offset {} is not a multiple of the alignment {}: the file is damaged",
                    tensor.offset_bytes, alignment_bytes);
   }
   const auto end = base::checked_add(tensor.offset_bytes, tensor.size_bytes);
@@ -193,19 +202,20 @@ void check_extents(const ModelFile& model, const ParseOptions& options) {
   for (const TensorInfo& tensor : model.tensors) {
     if (tensor.offset_bytes < end) {
       base::fail(ErrorCode::invalid_file,
-                 "{}: byte {}: tensor '{}' overlaps tensor '{}', which ends at byte {}: the file is damaged", shard.path,
-                 tensor.offset_bytes, printable(tensor.name), printable(previous->name), end);
+                 "{}: byte {}: tensor '{}' overlaps tensor '{}', which ends at byte {}: the file is damaged",
+                 shard.path, tensor.offset_bytes, printable(tensor.name), printable(previous->name), end);
     }
     end = tensor.offset_bytes + tensor.size_bytes;
     if (first_incomplete == nullptr && end > shard.file_bytes) first_incomplete = &tensor;
     previous = &tensor;
   }
   if (first_incomplete == nullptr || options.allow_missing_data) return;
-  base::fail(ErrorCode::invalid_file,
-             "{}: the file ends at byte {}, but its tensors reach to byte {}: {} bytes are missing, and the first "
-             "incomplete tensor is '{}' (bytes {} to {}). The download is incomplete: resume or repeat it",
-             shard.path, shard.file_bytes, end, end - shard.file_bytes, printable(first_incomplete->name),
-             first_incomplete->offset_bytes, first_incomplete->offset_bytes + first_incomplete->size_bytes);
+  base::fail(
+      ErrorCode::invalid_file,
+      "{}: the file ends at byte {}, but its tensors reach to byte {}: {} bytes are missing, and the first "
+      "incomplete tensor is '{}' (bytes {} to {}). The download is incomplete: resume or repeat it",
+      shard.path, shard.file_bytes, end, end - shard.file_bytes, printable(first_incomplete->name),
+      first_incomplete->offset_bytes, first_incomplete->offset_bytes + first_incomplete->size_bytes);
 }
 
 }  // namespace

@@ -44,8 +44,8 @@ struct ModelFile {
   const TensorInfo* find_tensor(std::string_view name) const noexcept;  ///< O(log n); valid after parsing.
   std::uint64_t tensor_bytes() const noexcept;
 
-  /// Sorts and builds the name index; called by the parser and by builders. Throws Error(invalid_file) when two
-  /// tensors share a name, naming both places.
+  /// Sorts and builds the name index; called by the parser and by builders. Throws Error(invalid_file) when
+  /// two tensors share a name, naming both places.
   void index_tensors();
 
  private:
@@ -53,8 +53,8 @@ struct ModelFile {
 };
 
 struct ParseOptions {
-  /// A file that holds only the header (a partial download, or one cut for planning): tensor extents may then lie
-  /// beyond the end of the file.
+  /// A file that holds only the header (a partial download, or one cut for planning): tensor extents may then
+  /// lie beyond the end of the file.
   bool allow_missing_data = false;
 };
 
@@ -66,9 +66,9 @@ ModelFile parse_file(ByteSource& source, const ParseOptions& options = {});
 /// Opens a path for reading; throws Error(io).
 using SourceOpener = std::function<std::unique_ptr<ByteSource>(const std::string& path)>;
 
-/// Parses a model given by its only file, or by any shard of a split model (NAME-00001-of-00005.gguf): finds and
-/// parses all shards and checks that they belong together. Missing, duplicated, foreign and misnumbered shards
-/// are named in the error.
+/// Parses a model given by its only file, or by any shard of a split model (NAME-00001-of-00005.gguf): finds
+/// and parses all shards and checks that they belong together. Missing, duplicated, foreign and misnumbered
+/// shards are named in the error.
 ModelFile parse_model(const std::string& path, const SourceOpener& open, const ParseOptions& options = {});
 
 }  // namespace sluice::gguf

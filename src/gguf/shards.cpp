@@ -39,7 +39,8 @@ struct ShardPath {
 /// Takes the digits at the end of `text`; nothing when there are none or too many for any shard.
 std::optional<std::string_view> take_digits(std::string_view& text) {
   std::size_t n_digits = 0;
-  while (n_digits < text.size() && text[text.size() - 1 - n_digits] >= '0' && text[text.size() - 1 - n_digits] <= '9') {
+  while (n_digits < text.size() && text[text.size() - 1 - n_digits] >= '0' &&
+         text[text.size() - 1 - n_digits] <= '9') {
     ++n_digits;
   }
   if (n_digits == 0 || n_digits > 9) return std::nullopt;
@@ -122,16 +123,19 @@ void ShardSet::load_rest(const SourceOpener& open, const ParseOptions& options) 
   }
   if (missing.empty()) return;
   base::fail(ErrorCode::io,
-             "{} of the {} shards of the model are missing: {}. All shards must lie in one folder under their original "
+             "{} of the {} shards of the model are missing: {}. All shards must lie in one folder under "
+             "their original "
              "names: download what is missing{}{}",
-             missing.size(), parts_.size(), list_paths(missing), first_reason.empty() ? "" : "; ", first_reason);
+             missing.size(), parts_.size(), list_paths(missing), first_reason.empty() ? "" : "; ",
+             first_reason);
 }
 
 SplitKeys ShardSet::keys(std::uint64_t shard_idx) const {
   const std::optional<SplitKeys> keys = read_split_keys(*parts_[shard_idx]);
   if (!keys || keys->n_shards != parts_.size()) {
     base::fail(ErrorCode::invalid_file,
-               "{}: {} says {} shards, but this model has {}: the file is foreign, it belongs to another split. Replace "
+               "{}: {} says {} shards, but this model has {}: the file is foreign, it belongs to another "
+               "split. Replace "
                "it by shard {} of this model",
                path(shard_idx), k_count_key, keys ? keys->n_shards : 1, parts_.size(), shard_idx + 1);
   }
@@ -146,16 +150,18 @@ void ShardSet::check_numbers() const {
     const auto [holder, is_new] = holder_of.emplace(claimed, shard_idx);
     if (!is_new) {
       const std::uint64_t copy = holder->second == claimed ? shard_idx : holder->second;
-      base::fail(ErrorCode::invalid_file,
-                 "{}: {} is {}, as in {}: shard {} is duplicated and shard {} is missing. Download shard {} again",
-                 path(shard_idx), k_no_key, claimed, path(holder->second), claimed + 1, copy + 1, copy + 1);
+      base::fail(
+          ErrorCode::invalid_file,
+          "{}: {} is {}, as in {}: shard {} is duplicated and shard {} is missing. Download shard {} again",
+          path(shard_idx), k_no_key, claimed, path(holder->second), claimed + 1, copy + 1, copy + 1);
     }
     if (claimed != shard_idx && !misnumbered) misnumbered = shard_idx;
   }
   if (!misnumbered) return;
   const std::uint64_t claimed = keys(*misnumbered).shard_idx;
   base::fail(ErrorCode::invalid_file,
-             "{}: the file is misnumbered: its name says shard {}, its {} says {} (shard {}). Rename the files to their "
+             "{}: the file is misnumbered: its name says shard {}, its {} says {} (shard {}). Rename the "
+             "files to their "
              "original names",
              path(*misnumbered), *misnumbered + 1, k_no_key, claimed, claimed + 1);
 }
@@ -168,9 +174,12 @@ void ShardSet::check_agreement() const {
     const SplitKeys shard_keys = keys(shard_idx);
     n_tensors += parts_[shard_idx]->tensors.size();
     if (shard_keys.n_tensors != first_keys.n_tensors) {
-      const auto text = [](const SplitKeys& k) { return k.n_tensors ? fmt::format("{}", *k.n_tensors) : "missing"; };
+      const auto text = [](const SplitKeys& k) {
+        return k.n_tensors ? fmt::format("{}", *k.n_tensors) : "missing";
+      };
       base::fail(ErrorCode::invalid_file,
-                 "{}: {} is {}, but {} in {}: the file is foreign, it belongs to another model. Replace it by shard {} "
+                 "{}: {} is {}, but {} in {}: the file is foreign, it belongs to another model. Replace it "
+                 "by shard {} "
                  "of this model",
                  path(shard_idx), k_tensors_key, text(shard_keys), text(first_keys), path(0), shard_idx + 1);
     }
@@ -178,14 +187,16 @@ void ShardSet::check_agreement() const {
     const std::optional<std::string_view> arch = parts_[shard_idx]->metadata.get_string(k_arch_key);
     if (arch && first_arch && *arch != *first_arch) {
       base::fail(ErrorCode::invalid_file,
-                 "{}: the architecture is '{}', but '{}' in {}: the file is foreign, it belongs to another model. Replace "
+                 "{}: the architecture is '{}', but '{}' in {}: the file is foreign, it belongs to another "
+                 "model. Replace "
                  "it by shard {} of this model",
                  path(shard_idx), printable(*arch), printable(*first_arch), path(0), shard_idx + 1);
     }
   }
   if (first_keys.n_tensors && *first_keys.n_tensors != n_tensors) {
     base::fail(ErrorCode::invalid_file,
-               "{}: {} is {}, but the {} shards hold {} tensors together: one of them is foreign or was made by another "
+               "{}: {} is {}, but the {} shards hold {} tensors together: one of them is foreign or was made "
+               "by another "
                "split. Download all shards from one place",
                path(0), k_tensors_key, *first_keys.n_tensors, parts_.size(), n_tensors);
   }
@@ -203,8 +214,8 @@ ModelFile ShardSet::merge() {
     parts_[shard_idx].reset();
   }
   if (model.tensors.size() > k_max_tensors) {
-    base::fail(ErrorCode::invalid_file, "{}: the shards hold {} tensors together, more than the limit of {}", path(0),
-               model.tensors.size(), k_max_tensors);
+    base::fail(ErrorCode::invalid_file, "{}: the shards hold {} tensors together, more than the limit of {}",
+               path(0), model.tensors.size(), k_max_tensors);
   }
   model.index_tensors();
   return model;
@@ -222,23 +233,24 @@ std::optional<SplitKeys> read_split_keys(const ModelFile& file) {
   const std::uint64_t n_shards = file.metadata.get_uint(k_count_key).value_or(0);
   const std::string& path = file.metadata.source_name;
   if (n_shards > k_max_shards) {
-    base::fail(ErrorCode::invalid_file, "{}: {} is {}, more than the limit of {} shards: the file is damaged", path,
-               k_count_key, n_shards, k_max_shards);
+    base::fail(ErrorCode::invalid_file, "{}: {} is {}, more than the limit of {} shards: the file is damaged",
+               path, k_count_key, n_shards, k_max_shards);
   }
   const std::optional<std::uint64_t> shard_idx = file.metadata.get_uint(k_no_key);
   if (n_shards > 1 && !shard_idx) {
-    base::fail(ErrorCode::invalid_file, "{}: {} is {}, but {} is missing: the file is damaged", path, k_count_key,
-               n_shards, k_no_key);
+    base::fail(ErrorCode::invalid_file, "{}: {} is {}, but {} is missing: the file is damaged", path,
+               k_count_key, n_shards, k_no_key);
   }
   if (shard_idx && *shard_idx >= std::max<std::uint64_t>(n_shards, 1)) {
-    base::fail(ErrorCode::invalid_file, "{}: {} is {}, but {} is {} (shards count from 0): the file is damaged", path,
-               k_no_key, *shard_idx, k_count_key, n_shards);
+    base::fail(ErrorCode::invalid_file,
+               "{}: {} is {}, but {} is {} (shards count from 0): the file is damaged", path, k_no_key,
+               *shard_idx, k_count_key, n_shards);
   }
   const std::optional<std::uint64_t> n_tensors = file.metadata.get_uint(k_tensors_key);
   if (n_shards <= 1) return std::nullopt;
   if (n_tensors && *n_tensors < file.tensors.size()) {
-    base::fail(ErrorCode::invalid_file, "{}: {} is {}, but this shard alone holds {}: the file is damaged", path,
-               k_tensors_key, *n_tensors, file.tensors.size());
+    base::fail(ErrorCode::invalid_file, "{}: {} is {}, but this shard alone holds {}: the file is damaged",
+               path, k_tensors_key, *n_tensors, file.tensors.size());
   }
   return SplitKeys{*shard_idx, n_shards, n_tensors};
 }
@@ -251,13 +263,15 @@ ModelFile parse_model(const std::string& path, const SourceOpener& open, const P
   const std::optional<ShardPath> naming = parse_shard_path(path);
   if (!naming) {
     base::fail(ErrorCode::invalid_file,
-               "{}: this is shard {} of {} of a split model, but its name does not end in -{:05}-of-{:05}.gguf, so the "
+               "{}: this is shard {} of {} of a split model, but its name does not end in "
+               "-{:05}-of-{:05}.gguf, so the "
                "other shards cannot be found. Give all shards their original names",
                path, keys->shard_idx + 1, keys->n_shards, keys->shard_idx + 1, keys->n_shards);
   }
   if (naming->count != keys->n_shards || naming->number == 0 || naming->number > naming->count) {
     base::fail(ErrorCode::invalid_file,
-               "{}: the file is misnumbered: its name says shard {} of {}, but it is shard {} of {}. Give all shards their "
+               "{}: the file is misnumbered: its name says shard {} of {}, but it is shard {} of {}. Give "
+               "all shards their "
                "original names",
                path, naming->number, naming->count, keys->shard_idx + 1, keys->n_shards);
   }

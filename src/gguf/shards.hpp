@@ -9,13 +9,13 @@ namespace sluice::gguf {
 
 /// What a file says about its place in a split model.
 struct SplitKeys {
-  std::uint64_t shard_idx = 0;  ///< split.no, from 0.
-  std::uint64_t n_shards = 1;   ///< split.count.
+  std::uint64_t shard_idx = 0;             ///< split.no, from 0.
+  std::uint64_t n_shards = 1;              ///< split.count.
   std::optional<std::uint64_t> n_tensors;  ///< split.tensors.count: of the whole model.
 };
 
-/// The split keys of one parsed file; nothing for a file that is a whole model (merging tools leave split.count
-/// 0 behind). Throws Error(invalid_file) when they contradict themselves or the file.
+/// The split keys of one parsed file; nothing for a file that is a whole model (merging tools leave
+/// split.count 0 behind). Throws Error(invalid_file) when they contradict themselves or the file.
 std::optional<SplitKeys> read_split_keys(const ModelFile& file);
 
 }  // namespace sluice::gguf

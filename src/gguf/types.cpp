@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::uint32_t k_type_ids = 41;
 
-// Block shapes of the ggml file format. Entries with no name are ids that were removed (4, 5: early Q4_2 and Q4_3;
-// 31-33 and 36-38: layouts repacked for one CPU, which never belonged into files).
+// Block shapes of the ggml file format. Entries with no name are ids that were removed (4, 5: early Q4_2 and
+// Q4_3; 31-33 and 36-38: layouts repacked for one CPU, which never belonged into files).
 constexpr std::array<TypeTraits, k_type_ids> make_table() {
   std::array<TypeTraits, k_type_ids> table{};
   const auto put = [&table](TensorType type, const char* name, std::uint32_t elements, std::uint32_t bytes) {

@@ -8,8 +8,8 @@
 
 namespace sluice::gguf {
 
-/// Reads the metadata values of one file. Memory for a value is claimed only after the bytes it stands for are
-/// known to be in the file, and never more than a small multiple of them.
+/// Reads the metadata values of one file. Memory for a value is claimed only after the bytes it stands for
+/// are known to be in the file, and never more than a small multiple of them.
 class ValueReader {
  public:
   explicit ValueReader(Cursor& cursor) noexcept : cursor_(cursor) {}

@@ -29,8 +29,7 @@ class Output {
   explicit Output(const ByteSink& sink) : sink_(sink) {}
 
   void bytes(const void* data, std::size_t n_bytes) {
-    const auto* begin = static_cast<const std::byte*>(data);
-    buffer_.insert(buffer_.end(), begin, begin + n_bytes);
+    buffer_.append(static_cast<const char*>(data), n_bytes);
     n_bytes_ += n_bytes;
     if (buffer_.size() >= k_flush_bytes) flush();
   }
@@ -45,18 +44,18 @@ class Output {
   }
   void pad_to(std::uint64_t alignment) {
     const std::uint64_t n_zeros = base::align_up(n_bytes_, alignment) - n_bytes_;
-    buffer_.insert(buffer_.end(), n_zeros, std::byte{0});
+    buffer_.append(n_zeros, '\0');
     n_bytes_ += n_zeros;
   }
   void flush() {
-    if (!buffer_.empty()) sink_(buffer_);
+    if (!buffer_.empty()) sink_(std::as_bytes(std::span(buffer_)));
     buffer_.clear();
   }
   std::uint64_t position() const noexcept { return n_bytes_; }
 
  private:
   const ByteSink& sink_;
-  std::vector<std::byte> buffer_;
+  std::string buffer_;
   std::uint64_t n_bytes_ = 0;
 };
 
@@ -69,15 +68,24 @@ void write_integer(std::string_view key, Kept value, Output& output) {
 template <typename Kept>
 void write_integer_as(std::string_view key, ValueType type, Kept value, Output& output) {
   switch (type) {
-    case ValueType::u8: return write_integer<std::uint8_t>(key, value, output);
-    case ValueType::i8: return write_integer<std::int8_t>(key, value, output);
-    case ValueType::u16: return write_integer<std::uint16_t>(key, value, output);
-    case ValueType::i16: return write_integer<std::int16_t>(key, value, output);
-    case ValueType::u32: return write_integer<std::uint32_t>(key, value, output);
-    case ValueType::i32: return write_integer<std::int32_t>(key, value, output);
-    case ValueType::u64: return write_integer<std::uint64_t>(key, value, output);
-    case ValueType::i64: return write_integer<std::int64_t>(key, value, output);
-    default: fail_key(key, "it holds an integer, but its type is none");
+    case ValueType::u8:
+      return write_integer<std::uint8_t>(key, value, output);
+    case ValueType::i8:
+      return write_integer<std::int8_t>(key, value, output);
+    case ValueType::u16:
+      return write_integer<std::uint16_t>(key, value, output);
+    case ValueType::i16:
+      return write_integer<std::int16_t>(key, value, output);
+    case ValueType::u32:
+      return write_integer<std::uint32_t>(key, value, output);
+    case ValueType::i32:
+      return write_integer<std::int32_t>(key, value, output);
+    case ValueType::u64:
+      return write_integer<std::uint64_t>(key, value, output);
+    case ValueType::i64:
+      return write_integer<std::int64_t>(key, value, output);
+    default:
+      fail_key(key, "it holds an integer, but its type is none");
   }
 }
 
@@ -155,9 +163,11 @@ void write_value(std::string_view key, const Value& value, Output& output) {
 
 std::uint32_t alignment_of(const Metadata& metadata) {
   const std::uint64_t alignment = metadata.get_uint("general.alignment").value_or(k_default_alignment_bytes);
-  if (!base::is_power_of_two(alignment) || alignment < k_min_alignment_bytes || alignment > k_max_alignment_bytes) {
-    base::fail(ErrorCode::invalid_argument, "general.alignment must be a power of two from {} to {}, but it is {}",
-               k_min_alignment_bytes, k_max_alignment_bytes, alignment);
+  if (!base::is_power_of_two(alignment) || alignment < k_min_alignment_bytes ||
+      alignment > k_max_alignment_bytes) {
+    base::fail(ErrorCode::invalid_argument,
+               "general.alignment must be a power of two from {} to {}, but it is {}", k_min_alignment_bytes,
+               k_max_alignment_bytes, alignment);
   }
   return static_cast<std::uint32_t>(alignment);
 }
@@ -183,8 +193,8 @@ void Writer::add_tensor(std::string name, TensorType type, std::vector<std::uint
                k_max_tensor_name_bytes);
   }
   if (dims.empty() || dims.size() > k_max_dims) {
-    base::fail(ErrorCode::invalid_argument, "tensor '{}' has {} dimensions, expected 1 to {}", shown, dims.size(),
-               k_max_dims);
+    base::fail(ErrorCode::invalid_argument, "tensor '{}' has {} dimensions, expected 1 to {}", shown,
+               dims.size(), k_max_dims);
   }
   const TypeTraits& traits = type_traits(type);
   TensorInfo tensor;
@@ -196,15 +206,16 @@ void Writer::add_tensor(std::string name, TensorType type, std::vector<std::uint
     const auto product = base::checked_mul(n_elements, dims[dim_idx]);
     if (!product || *product == 0 ||
         *product > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-      base::fail(ErrorCode::invalid_argument, "tensor '{}': dimension {} is {}, which gives no usable size", shown,
-                 dim_idx, dims[dim_idx]);
+      base::fail(ErrorCode::invalid_argument, "tensor '{}': dimension {} is {}, which gives no usable size",
+                 shown, dim_idx, dims[dim_idx]);
     }
     n_elements = *product;
     tensor.dims[dim_idx] = dims[dim_idx];
   }
   if (dims[0] % traits.block_elements != 0) {
-    base::fail(ErrorCode::invalid_argument, "tensor '{}': rows of {} elements cannot be {}, whose blocks have {}", shown,
-               dims[0], traits.name, traits.block_elements);
+    base::fail(ErrorCode::invalid_argument,
+               "tensor '{}': rows of {} elements cannot be {}, whose blocks have {}", shown, dims[0],
+               traits.name, traits.block_elements);
   }
   const auto size = base::checked_mul(n_elements / traits.block_elements, traits.block_bytes);
   if (!size) base::fail(ErrorCode::invalid_argument, "tensor '{}' is too large", shown);

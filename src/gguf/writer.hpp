@@ -25,8 +25,9 @@ class Writer {
   void add_tensor(std::string name, TensorType type, std::vector<std::uint64_t> dims);
   const std::vector<TensorInfo>& tensors() const noexcept { return tensors_; }
 
-  /// Writes everything before the data (with padding). After it, tensors() has absolute offsets. Once only. Throws
-  /// Error(invalid_argument) for a duplicate tensor and for metadata that its declared type cannot hold.
+  /// Writes everything before the data (with padding). After it, tensors() has absolute offsets. Once only.
+  /// Throws Error(invalid_argument) for a duplicate tensor and for metadata that its declared type cannot
+  /// hold.
   void write_header(const ByteSink& sink);
   /// Writes one tensor's bytes and the padding after it. Call in order of declaration. Throws
   /// Error(invalid_argument) when the number of bytes is not the tensor's.

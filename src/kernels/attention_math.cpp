@@ -36,8 +36,8 @@ void widen(const std::uint16_t* src, std::size_t src_stride, std::size_t n_rows,
   }
 }
 
-// Sums the lanes of several vectors at once: lane k of the result is the sum of vector k. One tree for every k,
-// so a key's score does not depend on its place in the block.
+// Sums the lanes of several vectors at once: lane k of the result is the sum of vector k. One tree for every
+// k, so a key's score does not depend on its place in the block.
 #if HWY_TARGET != HWY_SCALAR
 /// Of four vectors: in each block of four lanes, lane k is the sum of that block of vector k.
 template <class D>
@@ -52,7 +52,9 @@ HWY_INLINE hn::Vec<D> sum_within_blocks(D d, hn::Vec<D> a, hn::Vec<D> b, hn::Vec
 
 #if HWY_TARGET == HWY_SCALAR
 constexpr std::size_t k_keys_at_once = 1;
-HWY_INLINE Vector sum_lanes(Floats, const Vector* v) { return v[0]; }
+HWY_INLINE Vector sum_lanes(Floats, const Vector* v) {
+  return v[0];
+}
 #elif HWY_TARGET == HWY_AVX3
 constexpr std::size_t k_keys_at_once = 16;
 HWY_INLINE Vector sum_lanes(Floats d, const Vector* v) {
@@ -61,8 +63,7 @@ HWY_INLINE Vector sum_lanes(Floats d, const Vector* v) {
   const auto keys8 = sum_within_blocks(d, v[8], v[9], v[10], v[11]);
   const auto keys12 = sum_within_blocks(d, v[12], v[13], v[14], v[15]);
   // Blocks of the two sums: (0, 0, 8, 8) and (4, 4, 12, 12), halves of the sums beside each other.
-  const auto keys0_8 =
-      hn::Add(hn::ConcatLowerLower(d, keys8, keys0), hn::ConcatUpperUpper(d, keys8, keys0));
+  const auto keys0_8 = hn::Add(hn::ConcatLowerLower(d, keys8, keys0), hn::ConcatUpperUpper(d, keys8, keys0));
   const auto keys4_12 =
       hn::Add(hn::ConcatLowerLower(d, keys12, keys4), hn::ConcatUpperUpper(d, keys12, keys4));
   const auto even = hn::Add(keys0_8, hn::SwapAdjacentBlocks(keys0_8));
@@ -78,7 +79,9 @@ HWY_INLINE Vector sum_lanes(Floats d, const Vector* v) {
 }
 #else
 constexpr std::size_t k_keys_at_once = 4;
-HWY_INLINE Vector sum_lanes(Floats d, const Vector* v) { return sum_within_blocks(d, v[0], v[1], v[2], v[3]); }
+HWY_INLINE Vector sum_lanes(Floats d, const Vector* v) {
+  return sum_within_blocks(d, v[0], v[1], v[2], v[3]);
+}
 #endif
 
 void score(const float* keys, const float* queries, std::size_t n_queries, std::size_t stride,
@@ -150,8 +153,8 @@ void softmax(float* scores, std::size_t begin, std::size_t end, float scale, flo
 
 /// `k_vectors` vectors of the accumulator stay in registers for all keys.
 template <std::size_t k_vectors>
-HWY_INLINE void accumulate_columns(const float* p, std::size_t n_keys, const float* values, std::size_t stride,
-                                   float* acc) {
+HWY_INLINE void accumulate_columns(const float* p, std::size_t n_keys, const float* values,
+                                   std::size_t stride, float* acc) {
   const Floats d;
   const std::size_t lanes = hn::Lanes(d);
   Vector sums[k_vectors];

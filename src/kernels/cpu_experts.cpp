@@ -19,9 +19,9 @@ bool is_run(std::span<const std::uint32_t> rows) noexcept {
 
 }  // namespace
 
-// The expert stage works in waves of calls whose hidden rows fit the scratch. A wave has three loops: gate, up and
-// SwiGLU by columns of the hidden rows; quantizing the hidden rows; down. The first two barriers are needed because
-// a quantized row needs all columns. Rows that do not lie together are copied together before.
+// The expert stage works in waves of calls whose hidden rows fit the scratch. A wave has three loops: gate,
+// up and SwiGLU by columns of the hidden rows; quantizing the hidden rows; down. The first two barriers are
+// needed because a quantized row needs all columns. Rows that do not lie together are copied together before.
 
 void CpuOps::begin_experts(Rows x) {
   SLUICE_CHECK(layout_.max_hidden > 0 && x.n_rows <= layout_.max_rows && x.n_cols <= layout_.max_cols);
@@ -126,7 +126,8 @@ void CpuOps::gather_rows(const Piece& piece) {
       if (kernel.activation == ActivationFormat::f32) {
         quantize_row(kernel, expert_x_.data + std::size_t{rows[i]} * expert_x_.stride, expert_x_.n_cols, out);
       } else {
-        std::memcpy(out, at(layout_.expert_activations[format]) + rows[i] * target.row_bytes, target.row_bytes);
+        std::memcpy(out, at(layout_.expert_activations[format]) + rows[i] * target.row_bytes,
+                    target.row_bytes);
       }
     }
   };
@@ -168,7 +169,8 @@ void CpuOps::run_wave(std::size_t n_pieces, Rows out) {
   if (gather_ns > 0) {
     for_chunks(n_pieces, gather_ns, [&](std::size_t i, int) { gather_rows(pieces[i]); });
   }
-  const std::size_t n_up = number_chunks([](const Piece& p) -> const Weight& { return p.call->gate; }, 2, up_ns);
+  const std::size_t n_up =
+      number_chunks([](const Piece& p) -> const Weight& { return p.call->gate; }, 2, up_ns);
   for_chunks(n_up, up_ns, [&](std::size_t chunk, int thread) {
     const std::size_t i = piece_of(chunk);
     hidden_chunk(pieces[i], chunk - first_of[i], thread);
@@ -187,8 +189,9 @@ void CpuOps::run_wave(std::size_t n_pieces, Rows out) {
   std::uint32_t n_hidden = 0;
   for (const Piece& piece : pieces) n_hidden += piece.n_rows;
   for_rows(n_hidden, quantize_ns / n_hidden, [&](std::uint32_t row, int) {
-    const auto after = std::upper_bound(pieces.begin(), pieces.end(), row,
-                                        [](std::uint32_t value, const Piece& p) { return value < p.hidden_row; });
+    const auto after =
+        std::upper_bound(pieces.begin(), pieces.end(), row,
+                         [](std::uint32_t value, const Piece& p) { return value < p.hidden_row; });
     const Piece& piece = *(after - 1);
     if (piece.down->activation == ActivationFormat::f32) return;
     const float* x = at<float>(layout_.hidden) + row * layout_.hidden_stride;
@@ -196,7 +199,8 @@ void CpuOps::run_wave(std::size_t n_pieces, Rows out) {
                  const_cast<std::byte*>(piece.hidden.row(row - piece.hidden_row)));
   });
 
-  const std::size_t n_down = number_chunks([](const Piece& p) -> const Weight& { return p.call->down; }, 1, down_ns);
+  const std::size_t n_down =
+      number_chunks([](const Piece& p) -> const Weight& { return p.call->down; }, 1, down_ns);
   for_chunks(n_down, down_ns, [&](std::size_t chunk, int thread) {
     const std::size_t i = piece_of(chunk);
     down_chunk(pieces[i], chunk - first_of[i], thread, out);
@@ -214,8 +218,8 @@ void CpuOps::hidden_chunk(const Piece& piece, std::size_t chunk, int thread) {
     const std::uint32_t n_x = std::min(step, piece.n_rows - row);
     piece.gate->gemm(gate.data + begin * gate.row_bytes, gate.row_bytes, n, piece.gate_x.row(row),
                      piece.gate_x.row_bytes, n_x, gate.n_in, gates, n);
-    piece.up->gemm(up.data + begin * up.row_bytes, up.row_bytes, n, piece.up_x.row(row), piece.up_x.row_bytes, n_x,
-                   up.n_in, ups, n);
+    piece.up->gemm(up.data + begin * up.row_bytes, up.row_bytes, n, piece.up_x.row(row), piece.up_x.row_bytes,
+                   n_x, up.n_in, ups, n);
     for (std::uint32_t j = 0; j < n_x; ++j) {
       float* hidden = at<float>(layout_.hidden) + (piece.hidden_row + row + j) * layout_.hidden_stride;
       math_.swiglu(gates + std::size_t{j} * n, ups + std::size_t{j} * n, hidden + begin, n);
@@ -232,13 +236,16 @@ void CpuOps::down_chunk(const Piece& piece, std::size_t chunk, int thread, Rows 
   for (std::uint32_t row = 0; row < piece.n_rows; row += step) {
     const std::uint32_t n_x = std::min(step, piece.n_rows - row);
     const auto targets = piece.call->out_rows.subspan(piece.first + row, n_x);
-    const auto target_of = [&](std::uint32_t j) { return out.data + std::size_t{targets[j]} * out.stride + begin; };
+    const auto target_of = [&](std::uint32_t j) {
+      return out.data + std::size_t{targets[j]} * out.stride + begin;
+    };
     const bool direct = is_run(targets);
     piece.down->gemm(down.data + begin * down.row_bytes, down.row_bytes, n, piece.hidden.row(row),
                      piece.hidden.row_bytes, n_x, down.n_in, direct ? target_of(0) : tile,
                      direct ? out.stride : n);
     if (direct) continue;
-    for (std::uint32_t j = 0; j < n_x; ++j) std::memcpy(target_of(j), tile + std::size_t{j} * n, n * sizeof(float));
+    for (std::uint32_t j = 0; j < n_x; ++j)
+      std::memcpy(target_of(j), tile + std::size_t{j} * n, n * sizeof(float));
   }
 }
 

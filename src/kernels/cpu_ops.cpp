@@ -23,7 +23,9 @@ constexpr double k_exp_ns = 0.5;
 constexpr double k_decode_ns = 0.5;
 constexpr double k_sine_ns = 40;
 
-float* row_of(Rows rows, std::uint32_t row) noexcept { return rows.data + std::size_t{row} * rows.stride; }
+float* row_of(Rows rows, std::uint32_t row) noexcept {
+  return rows.data + std::size_t{row} * rows.stride;
+}
 
 void check_same_shape(Rows a, Rows b) noexcept {
   SLUICE_CHECK(a.n_rows == b.n_rows && a.n_cols == b.n_cols);
@@ -54,8 +56,8 @@ std::size_t CpuOps::scratch_bytes(std::uint32_t max_rows, std::uint32_t max_cols
 
 std::size_t CpuOps::reserve(std::uint32_t max_rows, std::uint32_t max_cols, std::uint32_t max_hidden) {
   const ScratchLayout layout = scratch_layout(max_rows, max_cols, max_hidden, pool_.n_threads());
-  // The old scratch goes first, so that both never count against the budget at once; when the new one is refused
-  // the table is left without any, and its operations say so.
+  // The old scratch goes first, so that both never count against the budget at once; when the new one is
+  // refused the table is left without any, and its operations say so.
   layout_ = {};
   scratch_ = {};
   rope_.valid = false;
@@ -101,14 +103,16 @@ void CpuOps::embed(const Weight& table, std::span<const std::int32_t> ids, Rows 
   SLUICE_CHECK(ids.size() == y.n_rows && table.n_in == y.n_cols);
   for (const std::int32_t id : ids) SLUICE_CHECK(id >= 0 && static_cast<std::uint32_t>(id) < table.n_out);
   // A type that cannot be decoded fails on its first row, before any work is shared.
-  if (y.n_rows > 0 && !dequantize_row(table.type, table.data + static_cast<std::size_t>(ids[0]) * table.row_bytes,
-                                      y.data, table.n_in)) {
-    base::fail(ErrorCode::unsupported, "embedding table of type {} cannot be decoded; use another quantization",
+  if (y.n_rows > 0 &&
+      !dequantize_row(table.type, table.data + static_cast<std::size_t>(ids[0]) * table.row_bytes, y.data,
+                      table.n_in)) {
+    base::fail(ErrorCode::unsupported,
+               "embedding table of type {} cannot be decoded; use another quantization",
                gguf::type_name(table.type));
   }
   for_rows(y.n_rows, k_decode_ns * y.n_cols, [&](std::uint32_t row, int) {
-    dequantize_row(table.type, table.data + static_cast<std::size_t>(ids[row]) * table.row_bytes, row_of(y, row),
-                   table.n_in);
+    dequantize_row(table.type, table.data + static_cast<std::size_t>(ids[row]) * table.row_bytes,
+                   row_of(y, row), table.n_in);
   });
 }
 
@@ -149,8 +153,8 @@ void CpuOps::combine_experts(Rows expert_out, const float* weights, std::uint32_
   SLUICE_CHECK(expert_out.n_cols == y.n_cols && expert_out.n_rows >= std::size_t{y.n_rows} * n_used);
   for_rows(y.n_rows, k_stream_ns * y.n_cols * n_used, [&](std::uint32_t row, int) {
     const std::size_t first = std::size_t{row} * n_used;
-    math_.add_weighted(expert_out.data + first * expert_out.stride, expert_out.stride, weights + first, n_used,
-                       row_of(y, row), y.n_cols);
+    math_.add_weighted(expert_out.data + first * expert_out.stride, expert_out.stride, weights + first,
+                       n_used, row_of(y, row), y.n_cols);
   });
 }
 
@@ -171,10 +175,11 @@ void CpuOps::prepare_rope(const RopeParams& params, std::span<const RowPosition>
   float* factors = at<float>(layout_.rope_factors);
   const RopeParams& old = rope_.params;
   const bool same_curve =
-      rope_.valid && old.n_rot == params.n_rot && old.base == params.base && old.freq_scale == params.freq_scale &&
-      old.ext_factor == params.ext_factor && old.attn_factor == params.attn_factor &&
-      old.beta_fast == params.beta_fast && old.beta_slow == params.beta_slow &&
-      old.n_ctx_orig == params.n_ctx_orig && (old.freq_factors == nullptr) == (params.freq_factors == nullptr) &&
+      rope_.valid && old.n_rot == params.n_rot && old.base == params.base &&
+      old.freq_scale == params.freq_scale && old.ext_factor == params.ext_factor &&
+      old.attn_factor == params.attn_factor && old.beta_fast == params.beta_fast &&
+      old.beta_slow == params.beta_slow && old.n_ctx_orig == params.n_ctx_orig &&
+      (old.freq_factors == nullptr) == (params.freq_factors == nullptr) &&
       (params.freq_factors == nullptr || std::equal(factors, factors + n_pairs, params.freq_factors));
   const bool same_rows =
       same_curve && rope_.n_rows == rows.size() &&
@@ -198,12 +203,14 @@ void CpuOps::prepare_rope(const RopeParams& params, std::span<const RowPosition>
   rope_.valid = true;
 }
 
-void CpuOps::rope(Rows x, std::uint32_t head_dim, const RopeParams& params, std::span<const RowPosition> rows) {
+void CpuOps::rope(Rows x, std::uint32_t head_dim, const RopeParams& params,
+                  std::span<const RowPosition> rows) {
   SLUICE_CHECK(head_dim > 0 && x.n_cols % head_dim == 0 && rows.size() == x.n_rows);
   SLUICE_CHECK(params.n_rot <= head_dim && params.n_rot % 2 == 0 && params.n_rot <= k_max_head_dim);
   SLUICE_CHECK(layout_.bytes > 0 && x.n_rows <= layout_.max_rows);
   if (params.n_rot == 0) return;
-  // The sines of a step serve queries, keys and all layers; they are computed anew only when positions change.
+  // The sines of a step serve queries, keys and all layers; they are computed anew only when positions
+  // change.
   const auto rows_at_once = static_cast<std::uint32_t>(layout_.rope_table_floats / params.n_rot);
   const float* table = at<float>(layout_.rope_table);
   for (std::uint32_t first = 0; first < x.n_rows; first += rows_at_once) {

@@ -17,8 +17,9 @@ class Parts {
     const auto bytes = base::checked_mul(count, element_bytes);
     const auto end = bytes ? base::checked_add(offset, *bytes) : std::nullopt;
     if (!end || *end > (std::uint64_t{1} << 47)) {
-      base::fail(ErrorCode::budget, "the kernels' scratch of {} x {} bytes cannot be addressed; use a smaller batch",
-                 count, element_bytes);
+      base::fail(ErrorCode::budget,
+                 "the kernels' scratch of {} x {} bytes cannot be addressed; use a smaller batch", count,
+                 element_bytes);
     }
     next_ = base::align_up(*end, 64);
     return offset;
@@ -63,7 +64,8 @@ ScratchLayout scratch_layout(std::uint32_t max_rows, std::uint32_t max_cols, std
     layout.matmul_activations[static_cast<std::size_t>(format)] =
         parts.take(layout.matmul_rows, widest_row_bytes(format, max_cols));
   }
-  layout.matmul_activations[0] = parts.take(layout.copied_rows, widest_row_bytes(ActivationFormat::f32, max_cols));
+  layout.matmul_activations[0] =
+      parts.take(layout.copied_rows, widest_row_bytes(ActivationFormat::f32, max_cols));
   if (max_hidden > 0) {
     layout.wave_rows = std::clamp(max_rows, k_min_wave_rows, k_max_wave_rows);
     std::size_t widest = 0, widest_hidden = 0;
@@ -88,7 +90,8 @@ ScratchLayout scratch_layout(std::uint32_t max_rows, std::uint32_t max_cols, std
   layout.rope_frequencies = parts.take(k_max_head_dim / 2, sizeof(double));
   layout.rope_factors = parts.take(k_max_head_dim / 2, sizeof(float));
   layout.rope_positions = parts.take(max_rows, sizeof(std::uint32_t));
-  layout.rope_table_floats = std::max<std::size_t>(k_max_head_dim, std::size_t{max_rows} * k_rope_floats_per_row);
+  layout.rope_table_floats =
+      std::max<std::size_t>(k_max_head_dim, std::size_t{max_rows} * k_rope_floats_per_row);
   layout.rope_table = parts.take(layout.rope_table_floats, sizeof(float));
   layout.thread = thread_layout();
   layout.per_thread = parts.take(static_cast<std::size_t>(n_threads), layout.thread.bytes);

@@ -8,8 +8,8 @@
 
 namespace sluice::kernels {
 
-/// Rows of activations that one pass of a matrix product takes: enough that reading the weights again for the next
-/// pass is lost in the computing.
+/// Rows of activations that one pass of a matrix product takes: enough that reading the weights again for the
+/// next pass is lost in the computing.
 constexpr std::uint32_t k_matmul_rows = 512;
 /// Same for products over plain floats whose input has to be copied to aligned rows first (rare).
 constexpr std::uint32_t k_copied_rows = 64;
@@ -39,11 +39,11 @@ struct ScratchLayout {
   std::array<std::size_t, 3> matmul_activations{};  ///< By ActivationFormat.
   std::array<std::size_t, 3> expert_activations{};  ///< By ActivationFormat; plain floats are used in place.
   std::size_t gather = 0, gather_bytes = 0;
-  std::size_t hidden = 0, hidden_stride = 0;              ///< Floats between rows.
+  std::size_t hidden = 0, hidden_stride = 0;                     ///< Floats between rows.
   std::size_t hidden_quantized = 0, hidden_quantized_bytes = 0;  ///< Bytes between rows.
-  std::size_t partials = 0, partial_floats = 0;           ///< Attention's segments that wait for their merge.
-  std::size_t partial_states = 0;                         ///< Running (max, sum) of every query of a wave.
-  std::size_t attention_tiles = 0;                        ///< First row of each tile, max_rows + 1 of them.
+  std::size_t partials = 0, partial_floats = 0;  ///< Attention's segments that wait for their merge.
+  std::size_t partial_states = 0;                ///< Running (max, sum) of every query of a wave.
+  std::size_t attention_tiles = 0;               ///< First row of each tile, max_rows + 1 of them.
   std::size_t rope_frequencies = 0, rope_factors = 0, rope_positions = 0, rope_table = 0;
   std::size_t rope_table_floats = 0;
   std::size_t per_thread = 0;

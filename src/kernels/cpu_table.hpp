@@ -11,11 +11,12 @@
 
 namespace sluice::kernels {
 
-/// The CPU's operation table. Its member functions are spread over cpu_ops.cpp (memory, elementwise), cpu_matmul.cpp,
-/// cpu_experts.cpp and cpu_attention.cpp.
+/// The CPU's operation table. Its member functions are spread over cpu_ops.cpp (memory, elementwise),
+/// cpu_matmul.cpp, cpu_experts.cpp and cpu_attention.cpp.
 ///
-/// Work is cut into chunks by estimated time, which depends on shapes and thread counts; that is harmless because
-/// every output element is computed by one kernel call whose order of additions depends on its own row alone.
+/// Work is cut into chunks by estimated time, which depends on shapes and thread counts; that is harmless
+/// because every output element is computed by one kernel call whose order of additions depends on its own
+/// row alone.
 class CpuOps final : public Ops {
  public:
   CpuOps(base::ThreadPool& pool, Isa isa);
@@ -31,7 +32,8 @@ class CpuOps final : public Ops {
   void rms_norm(Rows x, const float* gain, float eps, Rows y) override;
   void rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, float eps) override;
   void matmul(Rows x, std::span<const Product> products) override;
-  void rope(Rows x, std::uint32_t head_dim, const RopeParams& params, std::span<const RowPosition> rows) override;
+  void rope(Rows x, std::uint32_t head_dim, const RopeParams& params,
+            std::span<const RowPosition> rows) override;
   void store_kv(Rows k, Rows v, const KvShape& shape, std::uint32_t layer,
                 std::span<const RowPosition> rows) override;
   void attention(Rows q, const KvShape& shape, std::uint32_t layer, const AttentionParams& params,
@@ -47,7 +49,8 @@ class CpuOps final : public Ops {
   using ChunkTask = base::FunctionRef<void(std::size_t chunk, int thread)>;
   using RowTask = base::FunctionRef<void(std::uint32_t row, int thread)>;
 
-  /// Runs the chunks on the pool, or on the caller alone when all of them take less time than waking a worker.
+  /// Runs the chunks on the pool, or on the caller alone when all of them take less time than waking a
+  /// worker.
   void for_chunks(std::size_t n_chunks, double total_ns, ChunkTask task);
   void for_rows(std::uint32_t n_rows, double ns_per_row, RowTask task);
   /// How long a chunk of a loop should take.

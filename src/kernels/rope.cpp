@@ -40,8 +40,8 @@ double rope_frequencies(const RopeParams& params, std::span<double> frequencies)
   return magnitude;
 }
 
-void rope_angles(std::span<const double> frequencies, double magnitude, std::uint32_t position, float* cosines,
-                 float* sines) noexcept {
+void rope_angles(std::span<const double> frequencies, double magnitude, std::uint32_t position,
+                 float* cosines, float* sines) noexcept {
   for (std::size_t pair = 0; pair < frequencies.size(); ++pair) {
     const double angle = position * frequencies[pair];
     cosines[pair] = static_cast<float>(std::cos(angle) * magnitude);

@@ -42,8 +42,9 @@ void select_top(const float* keys, std::uint32_t n, std::uint32_t n_used, std::u
 
 }  // namespace
 
-void route_row(const VectorMath& math, const float* logits, std::uint32_t n_experts, const RouterParams& params,
-               float* probabilities, float* keys, std::uint16_t* ids, float* weights) noexcept {
+void route_row(const VectorMath& math, const float* logits, std::uint32_t n_experts,
+               const RouterParams& params, float* probabilities, float* keys, std::uint16_t* ids,
+               float* weights) noexcept {
   using Scoring = RouterParams::Scoring;
   for (std::uint32_t i = 0; i < n_experts; ++i) {
     probabilities[i] = std::isnan(logits[i]) ? -k_infinity : logits[i];

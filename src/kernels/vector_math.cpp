@@ -15,8 +15,8 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::kernels::HWY_NAMESPACE {
 namespace {
 
-// Every loop takes whole vectors first and the rest one by one with the same operations. Which elements belong to
-// the rest depends on n alone, so all rows of one shape are treated alike.
+// Every loop takes whole vectors first and the rest one by one with the same operations. Which elements
+// belong to the rest depends on n alone, so all rows of one shape are treated alike.
 using Whole = hn::ScalableTag<float>;
 using Single = hn::CappedTag<float, 1>;
 

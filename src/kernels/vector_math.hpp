@@ -7,10 +7,10 @@
 
 namespace sluice::kernels {
 
-/// Loops over floats, built for one instruction set. Sums keep one fixed order that depends only on `n` and the
-/// set, so a row gives the same bits wherever and beside whatever it is computed. Pointers need no alignment
-/// unless stated; no allocation, no threads. exp is a polynomial: relative error below 3e-7 on [-87.3, 88.0], 0
-/// below, held at exp(88.0) above, NaN stays NaN.
+/// Loops over floats, built for one instruction set. Sums keep one fixed order that depends only on `n` and
+/// the set, so a row gives the same bits wherever and beside whatever it is computed. Pointers need no
+/// alignment unless stated; no allocation, no threads. exp is a polynomial: relative error below 3e-7 on
+/// [-87.3, 88.0], 0 below, held at exp(88.0) above, NaN stays NaN.
 struct VectorMath {
   platform::Isa isa;  ///< What it was built for.
 
@@ -27,7 +27,8 @@ struct VectorMath {
   /// x = exp(x - offset).
   void (*exp_minus)(float* x, float offset, std::size_t n) noexcept;
   /// Rotates n_pairs pairs in place: (x[i], x[i + n_pairs]) when `halves`, else (x[2i], x[2i + 1]).
-  void (*rotate)(float* x, const float* cosines, const float* sines, std::size_t n_pairs, bool halves) noexcept;
+  void (*rotate)(float* x, const float* cosines, const float* sines, std::size_t n_pairs,
+                 bool halves) noexcept;
   /// Round to nearest even, as f32_to_f16.
   void (*to_f16)(const float* x, std::uint16_t* y, std::size_t n) noexcept;
 };
@@ -42,21 +43,23 @@ constexpr std::size_t k_segment = 256;
 
 /// The inner loops of attention, same promises as VectorMath.
 struct AttentionMath {
-  /// dst[r][0 .. dst_stride) = the n f16 of row r, then zeros. Rows of src are src_stride elements apart; dst rows
-  /// are 64-byte aligned and dst_stride is a multiple of 16.
-  void (*widen)(const std::uint16_t* src, std::size_t src_stride, std::size_t n_rows, std::size_t n, float* dst,
-                std::size_t dst_stride) noexcept;
-  /// scores[q * k_segment + k] = dot(queries[q], keys[k]) for k_key_block keys; both padded with zeros to `stride`
-  /// floats, 64-byte aligned.
+  /// dst[r][0 .. dst_stride) = the n f16 of row r, then zeros. Rows of src are src_stride elements apart; dst
+  /// rows are 64-byte aligned and dst_stride is a multiple of 16.
+  void (*widen)(const std::uint16_t* src, std::size_t src_stride, std::size_t n_rows, std::size_t n,
+                float* dst, std::size_t dst_stride) noexcept;
+  /// scores[q * k_segment + k] = dot(queries[q], keys[k]) for k_key_block keys; both padded with zeros to
+  /// `stride` floats, 64-byte aligned.
   void (*score)(const float* keys, const float* queries, std::size_t n_queries, std::size_t stride,
                 float* scores) noexcept;
-  /// Turns the scores of positions [begin, end) of one segment into unnormalised probabilities exp(s - max), with
-  /// s = softcap(score * scale); other positions of the k_key_blocks touched become 0. `scores` is 64-byte aligned.
+  /// Turns the scores of positions [begin, end) of one segment into unnormalised probabilities exp(s - max),
+  /// with s = softcap(score * scale); other positions of the k_key_blocks touched become 0. `scores` is
+  /// 64-byte aligned.
   void (*softmax)(float* scores, std::size_t begin, std::size_t end, float scale, float softcap, float* max,
                   float* sum) noexcept;
-  /// acc += p[0] * values[0] + p[1] * values[1] + ..., one fused step after the other. `n` is a multiple of 16,
-  /// rows and acc are 64-byte aligned.
-  void (*accumulate)(const float* p, std::size_t n_keys, const float* values, std::size_t n, float* acc) noexcept;
+  /// acc += p[0] * values[0] + p[1] * values[1] + ..., one fused step after the other. `n` is a multiple of
+  /// 16, rows and acc are 64-byte aligned.
+  void (*accumulate)(const float* p, std::size_t n_keys, const float* values, std::size_t n,
+                     float* acc) noexcept;
   /// Merges a segment's (max, sum, acc) into the running one; `total` holds n floats.
   void (*merge)(float max, float sum, const float* acc, std::size_t n, float* total_max, float* total_sum,
                 float* total) noexcept;

@@ -1,8 +1,8 @@
 #pragma once
 
-// The Highway targets that stand for our instruction sets; include it before any Highway header. A file that is
-// compiled once per target ends in one table per target, and the caller's Isa picks the table: Highway's own
-// dispatch is not used, because a result must be reproducible for a named set.
+// The Highway targets that stand for our instruction sets; include it before any Highway header. A file that
+// is compiled once per target ends in one table per target, and the caller's Isa picks the table: Highway's
+// own dispatch is not used, because a result must be reproducible for a named set.
 
 #undef HWY_DISABLED_TARGETS
 #if defined(SLUICE_NO_SIMD)

@@ -84,8 +84,8 @@ std::optional<std::string> find_group(std::string_view cgroup, int version, std:
   return found;
 }
 
-// Folder of `group` below the mount, "" for the mount itself. Nothing when the mount shows another part of the tree,
-// as a bind mount into a container does.
+// Folder of `group` below the mount, "" for the mount itself. Nothing when the mount shows another part of
+// the tree, as a bind mount into a container does.
 std::optional<std::string> path_below(const Mount& mount, const std::string& group) {
   if (group.empty() || group[0] != '/') return std::nullopt;
   // A process outside its cgroup namespace's top is shown as "/../other".
@@ -100,8 +100,8 @@ std::optional<std::string> path_below(const Mount& mount, const std::string& gro
   return relative;
 }
 
-void add_groups(const std::string& root, const std::vector<Mount>& mounts, const std::string& group, int version,
-                std::vector<ControlGroup>& out) {
+void add_groups(const std::string& root, const std::vector<Mount>& mounts, const std::string& group,
+                int version, std::vector<ControlGroup>& out) {
   if (mounts.empty()) return;
   const Mount* mount = &mounts.front();
   std::string relative;

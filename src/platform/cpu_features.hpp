@@ -1,8 +1,8 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
-#include <optional>
 #include <vector>
 
 namespace sluice::platform {
@@ -13,15 +13,16 @@ enum class Isa { scalar, neon, avx2, avx512 };
 const char* isa_name(Isa isa) noexcept;
 std::optional<Isa> parse_isa(std::string_view name) noexcept;
 
-/// Every set this machine and operating system can run, scalar first. avx2 means AVX2 + FMA + F16C; avx512 means
-/// F, BW, DQ, VL and VNNI (and the OS saves the registers); neon means the dot-product extension.
+/// Every set this machine and operating system can run, scalar first. avx2 means AVX2 + FMA + F16C; avx512
+/// means F, BW, DQ, VL and VNNI (and the OS saves the registers); neon means the dot-product extension.
 std::vector<Isa> supported_isas();
 
-/// The best supported set, or the one named by the environment variable SLUICE_ISA (Error(invalid_argument) when
-/// that is unknown or not supported here).
+/// The best supported set, or the one named by the environment variable SLUICE_ISA (Error(invalid_argument)
+/// when that is unknown or not supported here).
 Isa choose_isa();
 
-/// Cores this process may use: affinity mask and cgroup CPU quota (v1, v2, ancestors) taken into account, at least 1.
+/// Cores this process may use: affinity mask and cgroup CPU quota (v1, v2, ancestors) taken into account, at
+/// least 1.
 int usable_cpus();
 
 /// "AMD EPYC ..." or "unknown".

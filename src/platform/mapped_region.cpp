@@ -26,10 +26,11 @@ std::size_t page_bytes() noexcept {
 }
 
 [[noreturn]] void fail_to_map(std::size_t bytes, int error) {
-  base::fail(ErrorCode::budget,
-             "the system refuses {} of memory: {} (lower --memory, or raise the limit on address space or the "
-             "overcommit setting)",
-             base::format_bytes(bytes), std::strerror(error));
+  base::fail(
+      ErrorCode::budget,
+      "the system refuses {} of memory: {} (lower --memory, or raise the limit on address space or the "
+      "overcommit setting)",
+      base::format_bytes(bytes), std::strerror(error));
 }
 
 std::byte* map_pages(std::size_t bytes) {
@@ -38,8 +39,9 @@ std::byte* map_pages(std::size_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
-// Maps `bytes` at an address where huge pages start, and asks for them up to the last whole one. The rest is kept
-// in normal pages: a huge page there would make the region larger than its size, and a budget counts every byte.
+// Maps `bytes` at an address where huge pages start, and asks for them up to the last whole one. The rest is
+// kept in normal pages: a huge page there would make the region larger than its size, and a budget counts
+// every byte.
 std::byte* map_huge(std::size_t bytes) {
   const auto wide = base::checked_add(bytes, k_huge_page_bytes);
   if (!wide) fail_to_map(bytes, ENOMEM);
@@ -107,9 +109,11 @@ MappedRegion& MappedRegion::operator=(MappedRegion&& other) noexcept {
 
 void MappedRegion::release_pages(std::size_t offset, std::size_t bytes) noexcept {
   SLUICE_CHECK(offset <= bytes_ && bytes <= bytes_ - offset);
+  if (bytes == 0) return;
   const std::size_t end = offset + bytes;
   // The last page belongs to this region alone, so it may go as a whole.
-  const std::size_t last = end == bytes_ ? base::align_up(end, page_bytes()) : base::align_down(end, page_bytes());
+  const std::size_t last =
+      end == bytes_ ? base::align_up(end, page_bytes()) : base::align_down(end, page_bytes());
   const std::size_t first = base::align_up(offset, page_bytes());
   if (first >= last) {
     std::memset(data_ + offset, 0, bytes);

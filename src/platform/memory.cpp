@@ -19,7 +19,9 @@ constexpr std::uint64_t k_headroom_divisor = 20;  // 5 %.
 // When nothing at all is known: small enough for any machine that runs language models.
 constexpr std::uint64_t k_blind_budget_bytes = base::k_gib;
 
-std::uint64_t minus(std::uint64_t a, std::uint64_t b) noexcept { return a > b ? a - b : 0; }
+std::uint64_t minus(std::uint64_t a, std::uint64_t b) noexcept {
+  return a > b ? a - b : 0;
+}
 
 std::uint64_t plus(std::uint64_t a, std::uint64_t b) noexcept {
   return base::checked_add(a, b).value_or(UINT64_MAX);
@@ -126,10 +128,12 @@ std::uint64_t default_budget_bytes(const MemoryLimits& limits, std::uint64_t own
   std::uint64_t budget = UINT64_MAX;
   if (limits.total_bytes != 0) {
     const std::uint64_t there = std::min(plus(limits.available_bytes, own_rss_bytes), limits.total_bytes);
-    budget = keep_headroom(there, std::max(k_machine_headroom_bytes, limits.total_bytes / k_headroom_divisor));
+    budget =
+        keep_headroom(there, std::max(k_machine_headroom_bytes, limits.total_bytes / k_headroom_divisor));
   }
   if (limits.cgroup_limit_bytes) {
-    budget = std::min(budget, cgroup_budget(*limits.cgroup_limit_bytes, limits.cgroup_used_bytes, own_rss_bytes));
+    budget =
+        std::min(budget, cgroup_budget(*limits.cgroup_limit_bytes, limits.cgroup_used_bytes, own_rss_bytes));
   }
   if (limits.address_space_limit_bytes) {
     const std::uint64_t limit = *limits.address_space_limit_bytes;

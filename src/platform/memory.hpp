@@ -15,17 +15,18 @@ struct MemoryLimits {
   /// reclaimable file cache. Nothing when no group limits memory.
   std::optional<std::uint64_t> cgroup_limit_bytes;
   std::uint64_t cgroup_used_bytes = 0;
-  std::string cgroup_path;  ///< Where that limit stands, for messages.
+  std::string cgroup_path;                                 ///< Where that limit stands, for messages.
   std::optional<std::uint64_t> address_space_limit_bytes;  ///< RLIMIT_AS / RLIMIT_DATA when set.
 };
 
-/// Reads /proc and the cgroup file systems below `root` (tests pass a folder that imitates them; "" is the real one).
+/// Reads /proc and the cgroup file systems below `root` (tests pass a folder that imitates them; "" is the
+/// real one).
 MemoryLimits read_memory_limits(const std::string& root = "");
 
 /// Bytes this process may use in total when it asks for nothing special: the smallest of what the machine has
-/// available, what the cgroup leaves and the resource limits, minus headroom of max(1 GiB, 5 %) for the machine or
-/// 5 % for a cgroup (but at least half of what there is remains).  `own_rss_bytes` is what the process already holds, which
-/// available memory no longer contains.
+/// available, what the cgroup leaves and the resource limits, minus headroom of max(1 GiB, 5 %) for the
+/// machine or 5 % for a cgroup (but at least half of what there is remains).  `own_rss_bytes` is what the
+/// process already holds, which available memory no longer contains.
 std::uint64_t default_budget_bytes(const MemoryLimits& limits, std::uint64_t own_rss_bytes) noexcept;
 
 /// This process as the kernel counts it.
@@ -35,7 +36,8 @@ struct ProcessMemory {
 };
 ProcessMemory read_process_memory();
 
-/// Bytes the kernel has fetched from storage for this process (/proc/self/io read_bytes); nothing where unknown.
+/// Bytes the kernel has fetched from storage for this process (/proc/self/io read_bytes); nothing where
+/// unknown.
 std::optional<std::uint64_t> read_storage_bytes();
 
 /// Anonymous memory mapped once and never moved: page aligned, optionally backed by huge pages.
@@ -43,8 +45,8 @@ class MappedRegion {
  public:
   MappedRegion() = default;
   /// Throws Error(budget) naming the size when the system refuses.
-  /// `prefault` touches every page so that later reads into it never fault. Huge pages are requested for regions of
-  /// 4 MiB and more, where rounding up costs little.
+  /// `prefault` touches every page so that later reads into it never fault. Huge pages are requested for
+  /// regions of 4 MiB and more, where rounding up costs little.
   static MappedRegion allocate(std::size_t bytes, bool prefault);
   ~MappedRegion();
   MappedRegion(MappedRegion&& other) noexcept;
@@ -52,7 +54,8 @@ class MappedRegion {
 
   std::byte* data() const noexcept { return data_; }
   std::size_t size() const noexcept { return bytes_; }
-  /// Gives the pages of [offset, offset + bytes) back to the system, keeping the addresses; contents become zero.
+  /// Gives the pages of [offset, offset + bytes) back to the system, keeping the addresses; contents become
+  /// zero.
   void release_pages(std::size_t offset, std::size_t bytes) noexcept;
 
  private:

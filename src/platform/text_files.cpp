@@ -14,7 +14,9 @@ namespace {
 // Mount tables of busy container hosts reach some hundred KiB; everything else is far smaller.
 constexpr std::size_t k_max_text_bytes = 4u << 20;
 
-bool is_blank(char c) noexcept { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+bool is_blank(char c) noexcept {
+  return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
 
 }  // namespace
 

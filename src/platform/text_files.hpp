@@ -24,12 +24,13 @@ void for_each_line(std::string_view text, Use&& use) {
 /// Cuts the text up to the next blank off `text` and returns it; empty when none is left.
 std::string_view take_word(std::string_view& text);
 
-/// The decimal number that makes up all of `text` (blanks around it allowed); nothing for anything else, such as
-/// "max", signs, or more than 64 bits.
+/// The decimal number that makes up all of `text` (blanks around it allowed); nothing for anything else, such
+/// as "max", signs, or more than 64 bits.
 std::optional<std::uint64_t> parse_number(std::string_view text);
 
-/// The number after `key` in lines like "MemTotal:  123 kB" (times 1024 then) or "inactive_file 123". The key must be
-/// the whole first word, with its colon where the file has one. Nothing when the line is missing or garbled.
+/// The number after `key` in lines like "MemTotal:  123 kB" (times 1024 then) or "inactive_file 123". The key
+/// must be the whole first word, with its colon where the file has one. Nothing when the line is missing or
+/// garbled.
 std::optional<std::uint64_t> find_number(std::string_view text, std::string_view key);
 
 }  // namespace sluice::platform

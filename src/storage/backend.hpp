@@ -10,7 +10,8 @@
 
 namespace sluice::storage {
 
-/// One read of a contiguous range into memory. For a direct descriptor, offset, length and address are aligned.
+/// One read of a contiguous range into memory. For a direct descriptor, offset, length and address are
+/// aligned.
 struct ReadOp {
   int fd = -1;
   std::uint64_t offset = 0;
@@ -26,24 +27,24 @@ struct Completion {
   std::int64_t result = 0;
 };
 
-/// The lowest layer: submits raw reads and reports raw completions, in any order. It retries nothing and counts
-/// nothing; ReadQueue does, so that faults injected here exercise exactly the code that handles real ones.
-/// One thread uses a backend; implementations may have threads of their own.
+/// The lowest layer: submits raw reads and reports raw completions, in any order. It retries nothing and
+/// counts nothing; ReadQueue does, so that faults injected here exercise exactly the code that handles real
+/// ones. One thread uses a backend; implementations may have threads of their own.
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const noexcept = 0;  ///< "io_uring", "pread", "fault(...)".
   /// Starts as many of `ops` as there is room for, in order, and returns how many (may be 0 when full).
   virtual std::size_t submit(std::span<const ReadOp> ops) = 0;
-  /// Writes up to out.size() completions; blocks until at least `min_count` are there (which must not exceed what
-  /// is in flight or out.size()). min_count 0 polls.
+  /// Writes up to out.size() completions; blocks until at least `min_count` are there (which must not exceed
+  /// what is in flight or out.size()). min_count 0 polls.
   virtual std::size_t wait(std::span<Completion> out, std::size_t min_count) = 0;
   virtual std::size_t in_flight() const noexcept = 0;
   virtual std::size_t capacity() const noexcept = 0;
 };
 
-/// io_uring. Returns null and says why in *reason when the kernel, seccomp or a sysctl forbids it or the build has
-/// no liburing.
+/// io_uring. Returns null and says why in *reason when the kernel, seccomp or a sysctl forbids it or the
+/// build has no liburing.
 std::unique_ptr<Backend> make_uring_backend(std::size_t queue_depth, std::string* reason);
 /// Threads that call pread: works everywhere.
 std::unique_ptr<Backend> make_pread_backend(std::size_t queue_depth, int n_threads);
@@ -51,16 +52,21 @@ std::unique_ptr<Backend> make_pread_backend(std::size_t queue_depth, int n_threa
 /// Faults for tests, drawn from a seeded generator so that a run can be repeated.
 struct FaultPlan {
   std::uint64_t seed = 1;
-  double short_read_rate = 0;  ///< Share of reads that return fewer bytes (a multiple of `granularity_bytes`).
+  double short_read_rate =
+      0;  ///< Share of reads that return fewer bytes (a multiple of `granularity_bytes`).
   std::uint32_t granularity_bytes = 512;
   double eintr_rate = 0;
   double eagain_rate = 0;
-  double delay_rate = 0;       ///< Share of reads whose completion is held back ...
+  double delay_rate = 0;          ///< Share of reads whose completion is held back ...
   std::uint32_t delay_polls = 3;  ///< ... for this many calls of wait().
-  bool reorder = false;        ///< Completions are handed out in random order.
-  double full_rate = 0;        ///< Share of submit calls that accept at most one op although there is room.
-  struct Range { std::uint64_t begin = 0, end = 0; int error = 5; };
-  std::vector<Range> failing_ranges = {};  ///< Reads that touch one of these file offsets complete with -error (EIO).
+  bool reorder = false;           ///< Completions are handed out in random order.
+  double full_rate = 0;  ///< Share of submit calls that accept at most one op although there is room.
+  struct Range {
+    std::uint64_t begin = 0, end = 0;
+    int error = 5;
+  };
+  std::vector<Range> failing_ranges =
+      {};  ///< Reads that touch one of these file offsets complete with -error (EIO).
 };
 std::unique_ptr<Backend> make_fault_backend(std::unique_ptr<Backend> inner, const FaultPlan& plan);
 

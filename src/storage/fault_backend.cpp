@@ -30,7 +30,11 @@ class Random {
 class FaultBackend final : public Backend {
  public:
   FaultBackend(std::unique_ptr<Backend> inner, const FaultPlan& plan)
-      : inner_(std::move(inner)), plan_(plan), random_(plan.seed), ops_(inner_->capacity()), inner_out_(ops_.size()) {
+      : inner_(std::move(inner)),
+        plan_(plan),
+        random_(plan.seed),
+        ops_(inner_->capacity()),
+        inner_out_(ops_.size()) {
     name_ = std::string("fault(") + inner_->name() + ")";
     for (std::size_t i = ops_.size(); i > 0; --i) free_.push_back(i - 1);
     ended_.reserve(ops_.size());
@@ -43,7 +47,8 @@ class FaultBackend final : public Backend {
   std::size_t submit(std::span<const ReadOp> ops) override {
     std::size_t limit = ops.size();
     // An idle backend takes at least one, as every backend does, or its user could not go on.
-    if (random_.happens(plan_.full_rate)) limit = std::min<std::size_t>(limit, in_flight() == 0 ? 1 : random_.below(2));
+    if (random_.happens(plan_.full_rate))
+      limit = std::min<std::size_t>(limit, in_flight() == 0 ? 1 : random_.below(2));
     std::size_t n = 0;
     while (n < limit && !free_.empty() && start(ops[n])) ++n;
     return n;

@@ -23,8 +23,10 @@ constexpr std::uint32_t k_default_alignment_bytes = 4096;
 constexpr std::uint32_t k_min_alignment_bytes = 512;
 constexpr std::uint32_t k_max_alignment_bytes = 1u << 20;
 constexpr std::uint64_t k_bounce_bytes = base::k_mib;
-// Largest single direct read: far below the kernel's own limit of 2 GiB, large enough for any drive.
-constexpr std::uint64_t k_direct_read_bytes = 8 * base::k_mib;
+// Largest single read: far below the kernel's own limit of 2 GiB, large enough for any drive.
+constexpr std::uint64_t k_max_read_bytes = 8 * base::k_mib;
+// Largest page that the page cache uses; divides k_max_read_bytes.
+constexpr std::uint64_t k_cache_page_bytes = 2 * base::k_mib;
 // Buffered reads of this size and more leave the page cache again.
 constexpr std::uint64_t k_drop_cache_bytes = 64 * base::k_kib;
 constexpr std::uint64_t k_window_bytes = 64 * base::k_kib;
@@ -80,7 +82,8 @@ std::int64_t read_once(int fd, std::byte* out, std::uint64_t bytes, std::uint64_
 enum class DirectSupport { unknown, refused, known };
 
 // What the kernel says about direct reads (STATX_DIOALIGN, Linux 6.1). The raw call and layout, because the C
-// library's headers may be older than the kernel: stx_dio_mem_align and stx_dio_offset_align at 0x98 and 0x9c.
+// library's headers may be older than the kernel: stx_dio_mem_align and stx_dio_offset_align at 0x98 and
+// 0x9c.
 DirectSupport query_alignment(int fd, std::uint32_t* alignment) {
 #if defined(SYS_statx) && defined(AT_EMPTY_PATH)
   constexpr std::uint32_t k_statx_dioalign = 0x2000;
@@ -103,15 +106,27 @@ DirectSupport query_alignment(int fd, std::uint32_t* alignment) {
 #endif
 }
 
-[[noreturn]] void fail_read(const std::string& path, std::uint64_t offset, std::uint64_t bytes, std::int64_t error) {
+// Only whole pages are dropped, so the range is widened to the pages it touches.
+void drop_page_cache([[maybe_unused]] int fd, [[maybe_unused]] std::uint64_t offset,
+                     [[maybe_unused]] std::uint64_t bytes) noexcept {
+#ifdef POSIX_FADV_DONTNEED
+  const std::uint64_t begin = base::align_down(offset, k_default_alignment_bytes);
+  const std::uint64_t end = base::align_up(offset + bytes, k_default_alignment_bytes);
+  posix_fadvise(fd, static_cast<off_t>(begin), static_cast<off_t>(end - begin), POSIX_FADV_DONTNEED);
+#endif
+}
+
+[[noreturn]] void fail_read(const std::string& path, std::uint64_t offset, std::uint64_t bytes,
+                            std::int64_t error) {
   base::fail(ErrorCode::io, "cannot read {}: {} bytes at offset {}: {}", path, bytes, offset,
              std::strerror(static_cast<int>(-error)));
 }
 
 [[noreturn]] void fail_truncated(const std::string& path, std::uint64_t size, std::uint64_t end) {
-  base::fail(ErrorCode::io,
-             "{} ends at offset {} but had {} bytes when it was opened: it was truncated meanwhile (fetch it again)",
-             path, end, size);
+  base::fail(
+      ErrorCode::io,
+      "{} ends at offset {} but had {} bytes when it was opened: it was truncated meanwhile (fetch it again)",
+      path, end, size);
 }
 
 }  // namespace
@@ -137,7 +152,8 @@ std::unique_ptr<File> File::open(const std::string& path, bool want_direct) {
   }
   const off_t end = lseek(file->buffered_fd_, 0, SEEK_END);  // Unlike st_size, right for block devices too.
   if (end < 0) base::fail(ErrorCode::io, "cannot find the size of {}: {}", path, std::strerror(errno));
-  if (end == 0) base::fail(ErrorCode::io, "cannot read {}: it is empty (was the download interrupted?)", path);
+  if (end == 0)
+    base::fail(ErrorCode::io, "cannot read {}: it is empty (was the download interrupted?)", path);
   file->size_bytes_ = static_cast<std::uint64_t>(end);
 #ifdef POSIX_FADV_RANDOM
   // Read-ahead would fetch bytes nobody asked for; this runtime reads ahead itself.
@@ -163,7 +179,8 @@ void File::open_direct() {
     why_not_direct_ = fmt::format("the file system refuses O_DIRECT: {}", std::strerror(errno));
     return;
   }
-  struct stat direct {}, buffered {};
+  struct stat direct {
+  }, buffered{};
   if (fstat(direct_fd_, &direct) != 0 || fstat(buffered_fd_, &buffered) != 0) {
     base::fail(ErrorCode::io, "cannot examine {}: {}", path_, std::strerror(errno));
   }
@@ -202,11 +219,12 @@ bool File::probe_direct(std::uint32_t alignment) {
   return false;
 }
 
-void File::read(std::uint64_t offset, std::byte* out, std::uint64_t bytes, std::uint64_t* storage_bytes) const {
+void File::read(std::uint64_t offset, std::byte* out, std::uint64_t bytes,
+                std::uint64_t* storage_bytes) const {
   const auto end = base::checked_add(offset, bytes);
   if (!end || *end > size_bytes_) {
-    base::fail(ErrorCode::io, "cannot read {} bytes at offset {} of {}: it has {} bytes", bytes, offset, path_,
-               size_bytes_);
+    base::fail(ErrorCode::io, "cannot read {} bytes at offset {} of {}: it has {} bytes", bytes, offset,
+               path_, size_bytes_);
   }
   if (bytes == 0) return;
   if (is_direct()) {
@@ -225,11 +243,12 @@ void File::read_direct(std::uint64_t offset, std::byte* out, std::uint64_t bytes
   while (offset < end) {
     const std::uint64_t begin = base::align_down(offset, alignment);
     const std::uint64_t whole = base::align_down(end - offset, alignment);
-    // Whole blocks go straight to an aligned destination; edges and unaligned destinations through the bounce buffer.
+    // Whole blocks go straight to an aligned destination; edges and unaligned destinations through the bounce
+    // buffer.
     const bool straight =
         begin == offset && whole != 0 && reinterpret_cast<std::uintptr_t>(out) % alignment == 0;
     std::byte* target = out;
-    std::uint64_t length = std::min(whole, k_direct_read_bytes);
+    std::uint64_t length = std::min(whole, k_max_read_bytes);
     if (!straight) {
       length = std::min(base::align_up(end - begin, alignment), k_bounce_bytes);
       if (bounce_bytes < length) {
@@ -256,24 +275,18 @@ void File::read_direct(std::uint64_t offset, std::byte* out, std::uint64_t bytes
 
 void File::read_buffered(std::uint64_t offset, std::byte* out, std::uint64_t bytes,
                          std::uint64_t* storage_bytes) const {
-  const std::uint64_t begin = offset;
   const std::uint64_t end = offset + bytes;
   while (offset < end) {
-    const std::int64_t n = read_once(buffered_fd_, out, std::min(end - offset, k_direct_read_bytes), offset);
-    if (n < 0) fail_read(path_, offset, bytes, n);
+    // Chunks end where large pages of the cache do: the kernel keeps a page that is dropped only in part.
+    const std::uint64_t chunk_end = base::align_down(offset + k_max_read_bytes, k_cache_page_bytes);
+    const std::int64_t n = read_once(buffered_fd_, out, std::min(end, chunk_end) - offset, offset);
+    if (n < 0) fail_read(path_, offset, end - offset, n);
     if (n == 0) fail_truncated(path_, size_bytes_, offset);
     if (storage_bytes != nullptr) *storage_bytes += static_cast<std::uint64_t>(n);
+    if (bytes >= k_drop_cache_bytes) drop_page_cache(buffered_fd_, offset, static_cast<std::uint64_t>(n));
     offset += static_cast<std::uint64_t>(n);
     out += n;
   }
-#ifdef POSIX_FADV_DONTNEED
-  if (bytes >= k_drop_cache_bytes) {
-    // Only whole pages are dropped, so the range is widened to the pages it touches.
-    const std::uint64_t first = base::align_down(begin, k_default_alignment_bytes);
-    posix_fadvise(buffered_fd_, static_cast<off_t>(first),
-                  static_cast<off_t>(base::align_up(end, k_default_alignment_bytes) - first), POSIX_FADV_DONTNEED);
-  }
-#endif
 }
 
 namespace {

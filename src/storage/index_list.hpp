@@ -15,8 +15,8 @@ struct Link {
   std::uint32_t previous = k_no_index;
 };
 
-/// A doubly linked list of indexes into a pool. The links lie with the pool, so lists never allocate; an entry is in
-/// at most one list of its pool at a time.
+/// A doubly linked list of indexes into a pool. The links lie with the pool, so lists never allocate; an
+/// entry is in at most one list of its pool at a time.
 class IndexList {
  public:
   explicit IndexList(std::vector<Link>& links) : links_(&links) {}

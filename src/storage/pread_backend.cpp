@@ -116,7 +116,8 @@ class PreadBackend final : public Backend {
     pthread_attr_t attributes;
     int error = pthread_attr_init(&attributes);
     if (error != 0) return error;
-    // Thread-local data of loaded libraries lies on the stack too; where it needs more, the system says EINVAL.
+    // Thread-local data of loaded libraries lies on the stack too; where it needs more, the system says
+    // EINVAL.
     error = EINVAL;
     for (std::size_t bytes = k_stack_bytes; error == EINVAL && bytes <= k_max_stack_bytes; bytes *= 2) {
       pthread_t thread{};

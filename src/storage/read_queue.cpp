@@ -20,7 +20,9 @@ constexpr std::uint64_t k_page_bytes = 4096;
 constexpr std::uint64_t k_max_piece_bytes = 1u << 30;
 
 // ECANCELED: io_uring drops what a thread that has ended meanwhile had queued.
-bool is_transient(int error) noexcept { return error == EINTR || error == EAGAIN || error == ECANCELED; }
+bool is_transient(int error) noexcept {
+  return error == EINTR || error == EAGAIN || error == ECANCELED;
+}
 
 /// One request in its pool slot. It is "unsplit" while pieces of it are still to be made.
 struct Request {
@@ -28,10 +30,10 @@ struct Request {
   Window window;
   std::uint64_t next_offset = 0;  ///< File offset where the next piece begins.
   std::uint64_t piece_bytes = 0;
-  std::uint32_t n_pieces = 0;     ///< Pieces made and not yet ended.
+  std::uint32_t n_pieces = 0;  ///< Pieces made and not yet ended.
   int error = 0;
   std::uint64_t error_offset = 0;
-  bool is_pending = false;        ///< Neither free nor finished.
+  bool is_pending = false;  ///< Neither free nor finished.
 
   bool is_unsplit() const noexcept { return next_offset < window.offset + window.length; }
 };
@@ -100,7 +102,8 @@ struct ReadQueue::State {
   IndexList unsplit_speculative{request_links};
   IndexList finished{request_links};
 
-  /// Twice the backend's capacity: even when that many speculative pieces wait to be continued, demand finds free ones.
+  /// Twice the backend's capacity: even when that many speculative pieces wait to be continued, demand finds
+  /// free ones.
   std::vector<Piece> pieces;
   std::vector<Link> piece_links;
   IndexList free_pieces{piece_links};
@@ -190,7 +193,8 @@ bool ReadQueue::State::gather_unsplit(Priority priority) {
   Request& request = requests[index];
   const std::uint32_t piece = free_pieces.pop_front();
   const std::uint64_t window_end = request.window.offset + request.window.length;
-  const std::uint64_t end = request.next_offset + std::min(request.piece_bytes, window_end - request.next_offset);
+  const std::uint64_t end =
+      request.next_offset + std::min(request.piece_bytes, window_end - request.next_offset);
   pieces[piece] = {index, 0, request.next_offset, end};
   request.next_offset = end;
   request.n_pieces += 1;
@@ -387,7 +391,11 @@ void ReadQueue::cancel_speculative() {
 std::size_t ReadQueue::n_pending() const noexcept {
   return state_->options.max_requests - state_->free_requests.size();
 }
-const IoStatistics& ReadQueue::statistics() const noexcept { return state_->statistics; }
-const Backend& ReadQueue::backend() const noexcept { return *state_->backend; }
+const IoStatistics& ReadQueue::statistics() const noexcept {
+  return state_->statistics;
+}
+const Backend& ReadQueue::backend() const noexcept {
+  return *state_->backend;
+}
 
 }  // namespace sluice::storage

@@ -27,15 +27,18 @@ struct ReadRequest {
   Priority priority = Priority::demand;
 };
 
-/// The aligned window that encloses [offset, offset + length), cut at nothing: the last block may pass the end of
-/// the file, where a direct read returns short.
-struct Window { std::uint64_t offset = 0; std::uint64_t length = 0; };
+/// The aligned window that encloses [offset, offset + length), cut at nothing: the last block may pass the
+/// end of the file, where a direct read returns short.
+struct Window {
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+};
 Window read_window(std::uint64_t offset, std::uint64_t length, std::uint32_t alignment_bytes) noexcept;
 
 struct ReadResult {
   std::uint64_t id = 0;
-  int error = 0;                      ///< 0, or a positive errno.
-  std::uint64_t error_offset = 0;     ///< File offset of the piece that failed.
+  int error = 0;                   ///< 0, or a positive errno.
+  std::uint64_t error_offset = 0;  ///< File offset of the piece that failed.
 };
 
 struct IoStatistics {
@@ -48,9 +51,9 @@ struct IoStatistics {
   std::uint64_t wait_ns = 0;          ///< Time the caller was blocked in wait().
 };
 
-/// Splits requests into pieces, keeps the backend's queue full with demand before speculation, continues short
-/// reads, retries EINTR/EAGAIN (bounded), and reports whole requests. Bounded: at most `max_requests` at once.
-/// Single-threaded.
+/// Splits requests into pieces, keeps the backend's queue full with demand before speculation, continues
+/// short reads, retries EINTR/EAGAIN (bounded), and reports whole requests. Bounded: at most `max_requests`
+/// at once. Single-threaded.
 class ReadQueue {
  public:
   struct Options {

@@ -39,7 +39,9 @@ constexpr std::size_t k_max_queue_depth = 4096;
 constexpr int k_max_busy_retries = 5000;
 constexpr long k_busy_wait_ns = 1'000'000;
 
-bool is_busy(int error) noexcept { return error == EAGAIN || error == EBUSY || error == ENOMEM; }
+bool is_busy(int error) noexcept {
+  return error == EAGAIN || error == EBUSY || error == ENOMEM;
+}
 
 class UringBackend final : public Backend {
  public:
@@ -57,8 +59,8 @@ class UringBackend final : public Backend {
 
   // 0 or an errno.
   int open() {
-    // Not SINGLE_ISSUER and DEFER_TASKRUN: they tie the ring to one thread for life, while a model may be driven by
-    // different threads one after another. COOP_TASKRUN spares the interrupts and has no such rule.
+    // Not SINGLE_ISSUER and DEFER_TASKRUN: they tie the ring to one thread for life, while a model may be
+    // driven by different threads one after another. COOP_TASKRUN spares the interrupts and has no such rule.
     int error = io_uring_queue_init(static_cast<unsigned>(capacity_), &ring_,
                                     IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG);
     if (error == -EINVAL) error = io_uring_queue_init(static_cast<unsigned>(capacity_), &ring_, 0);
@@ -102,7 +104,8 @@ class UringBackend final : public Backend {
       n = reap(out, n);
       if (error == 0 || error == EINTR) continue;
       if (!is_busy(error) || ++n_busy > k_max_busy_retries) {
-        base::fail(ErrorCode::io, "io_uring_enter failed: {} ({} reads in flight); use the pread backend instead",
+        base::fail(ErrorCode::io,
+                   "io_uring_enter failed: {} ({} reads in flight); use the pread backend instead",
                    std::strerror(error), in_flight_);
       }
       const struct timespec pause = {0, k_busy_wait_ns};

@@ -68,7 +68,9 @@ TEST(Chat, AnswersEachLineUntilExit) {
   EXPECT_THAT(outcome.err, HasSubstr("peak RSS"));
   EXPECT_THAT(outcome.err, HasSubstr("commands are"));
   // The first answer is that of the same message given as an option.
-  const std::string single = sluice({"run", "tales", "--temp", "0", "-n", "12", "--ctx", "512", "--chat", "-p", "Tell me a story."}).out;
+  const std::string single =
+      sluice({"run", "tales", "--temp", "0", "-n", "12", "--ctx", "512", "--chat", "-p", "Tell me a story."})
+          .out;
   EXPECT_EQ(outcome.out.substr(0, single.size()), single);
   EXPECT_GT(outcome.out.size(), single.size());
 }
@@ -84,8 +86,8 @@ TEST(Chat, ATurnPrefillsOnlyWhatIsNew) {
   };
   const int first = prompt_tokens("Tell me a long story about a dog, a cat and a bird in the park.");
   const int second = prompt_tokens("Go on.");
-  // The second turn adds the last token of the answer and the end mark with its newline at most; if anything was computed
-  // again, at least the whole first message would be.
+  // The second turn adds the last token of the answer and the end mark with its newline at most; if anything
+  // was computed again, at least the whole first message would be.
   const std::size_t at = chat.err.find("tokens in", chat.err.find("prefill"));
   ASSERT_NE(at, std::string::npos) << chat.err;
   const int n_prefill = std::stoi(chat.err.substr(chat.err.rfind("  ", at - 2) + 2));
@@ -104,11 +106,13 @@ TEST(Chat, ResetForgetsTheConversation) {
 
 TEST(Chat, AnInterruptStopsTheAnswerAndTheChatGoesOn) {
   SLUICE_NEEDS_TERMINAL(terminal);
-  Process process(with_program({"run", "tales", "--ignore-eos", "--seed", "4", "--ctx", "4096", "--stats"}), on(terminal));
+  Process process(with_program({"run", "tales", "--ignore-eos", "--seed", "4", "--ctx", "2048", "--stats"}),
+                  on(terminal));
   terminal.type("Tell me a story.\n");
   EXPECT_FALSE(process.read_output(1).empty());
   process.send(SIGINT);
-  // Taken as the next line once the answer has stopped: the context is not full, so the answer did not end by itself.
+  // Taken as the next line once the answer has stopped: the context is not full, so the answer did not end by
+  // itself.
   terminal.type("/exit\n");
   const Outcome outcome = process.wait();
   EXPECT_EQ(outcome.status, 0) << outcome.err;
@@ -125,7 +129,8 @@ TEST(Chat, EndOfInputEndsTheChat) {
 
 TEST(Chat, ATerminationSignalEndsTheChatWithItsStatus) {
   SLUICE_NEEDS_TERMINAL(terminal);
-  Process process(with_program({"run", "tales", "--ignore-eos", "--seed", "4", "--ctx", "4096"}), on(terminal));
+  Process process(with_program({"run", "tales", "--ignore-eos", "--seed", "4", "--ctx", "2048"}),
+                  on(terminal));
   terminal.type("Tell me a story.\n");
   EXPECT_FALSE(process.read_output(1).empty());
   process.send(SIGTERM);

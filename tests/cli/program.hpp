@@ -58,7 +58,8 @@ class Process {
     } else {
       posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
     }
-    posix_spawn_file_actions_addopen(&actions, 2, (folder_ / "err").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_addopen(&actions, 2, (folder_ / "err").c_str(), O_WRONLY | O_CREAT | O_TRUNC,
+                                     0600);
     std::vector<std::string> variables;
     for (char** variable = environ; *variable != nullptr; ++variable) {
       const std::string text = *variable;

@@ -23,8 +23,8 @@ Words story(Words more = {}) {
   return words;
 }
 
-/// Long enough that it cannot end before a signal arrives: the context is full only after thousands of tokens.
-const Words k_endless{"run", "tales", "-p", k_prompt, "--ignore-eos", "--seed", "3", "--ctx", "4096"};
+/// Long enough that it cannot end before a signal arrives: its context holds two thousand tokens.
+const Words k_endless{"run", "tales", "-p", k_prompt, "--ignore-eos", "--seed", "3", "--ctx", "2048"};
 
 nlohmann::json json_of(const Outcome& outcome) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
@@ -48,7 +48,8 @@ TEST(Run, PromptsFromOptionFileAndStandardInputAreTheSame) {
   EXPECT_EQ(sluice({"run", "tales", "-n", "24", "--temp", "0", "--raw"}, piped).out, expected);
   const TempDir folder;
   write_bytes(folder / "prompt", piped.input.data(), piped.input.size());
-  EXPECT_EQ(sluice({"run", "tales", "-n", "24", "--temp", "0", "-f", (folder / "prompt").string()}).out, expected);
+  EXPECT_EQ(sluice({"run", "tales", "-n", "24", "--temp", "0", "-f", (folder / "prompt").string()}).out,
+            expected);
 }
 
 TEST(Run, TheSameSeedGivesTheSameText) {
@@ -61,12 +62,18 @@ TEST(Run, TheSameSeedGivesTheSameText) {
 
 TEST(Run, TheBudgetChangesNoToken) {
   const auto plan = json_of(sluice({"inspect", "tales", "--json", "--ctx", "128"}))["plan"];
-  const auto text = [](const nlohmann::json& bytes) {
-    const Outcome outcome = sluice(story({"--ctx", "128", "--memory", std::to_string(bytes.get<std::uint64_t>())}));
-    EXPECT_EQ(outcome.status, 0) << outcome.err;
-    return outcome.out;
+  const auto answer = [](std::uint64_t bytes) {
+    return json_of(sluice(story({"--ctx", "128", "--json", "--memory", std::to_string(bytes)})));
   };
-  EXPECT_EQ(text(plan["floor_bytes"]), text(plan["resident_bytes"]));
+  // The floor contains the size of the process itself, which is not the same in each run.
+  constexpr std::uint64_t k_margin = 2 << 20;
+  const auto least = answer(plan["floor_bytes"].get<std::uint64_t>() + k_margin);
+  const auto most = answer(plan["resident_bytes"].get<std::uint64_t>() + k_margin);
+  EXPECT_FALSE(least["plan"]["fully_resident"].get<bool>());
+  EXPECT_TRUE(most["plan"]["fully_resident"].get<bool>());
+  EXPECT_GT(least["stats"]["n_misses"].get<std::uint64_t>(), 0u);
+  EXPECT_EQ(least["tokens"], most["tokens"]);
+  EXPECT_EQ(least["text"], most["text"]);
 }
 
 TEST(Run, ABudgetBelowTheFloorIsAnErrorThatSaysTheFloor) {
@@ -86,14 +93,16 @@ TEST(Run, JsonHoldsTextTokensReasonStatsAndPlan) {
   EXPECT_EQ(json["stats"]["n_prefill_tokens"], json["n_prompt_tokens"]);
   EXPECT_EQ(json["stats"]["n_decode_tokens"], 23);
   EXPECT_GT(json["stats"]["peak_rss_bytes"].get<std::uint64_t>(), 0u);
-  EXPECT_LE(json["plan"]["planned_bytes"].get<std::uint64_t>(), json["plan"]["budget_bytes"].get<std::uint64_t>());
+  EXPECT_LE(json["plan"]["planned_bytes"].get<std::uint64_t>(),
+            json["plan"]["budget_bytes"].get<std::uint64_t>());
   EXPECT_EQ(json["model"]["architecture"], "qwen3moe");
 }
 
 TEST(Run, StatsGoToStandardErrorAndLeaveTheTextAlone) {
   const Outcome outcome = sluice(story({"--stats"}));
   EXPECT_EQ(outcome.out, sluice(story()).out);
-  for (const char* part : {"budget", "peak RSS", "hit rate", "kernel's count", "prefill", "decode", "tok/s", "threads"}) {
+  for (const char* part :
+       {"budget", "peak RSS", "hit rate", "kernel's count", "prefill", "decode", "tok/s", "threads"}) {
     EXPECT_THAT(outcome.err, HasSubstr(part));
   }
 }
@@ -123,13 +132,16 @@ TEST(Run, APromptLargerThanTheContextIsRefused) {
 }
 
 TEST(Run, NeitherTheLocaleNorTheHomeFolderMatters) {
-  const std::string expected = sluice({"run", "tales", "-p", "Caf\u00e9, na\u00efve \u2014", "-n", "16", "--temp", "0"}).out;
+  const std::string expected =
+      sluice({"run", "tales", "-p", "Caf\u00e9, na\u00efve \u2014", "-n", "16", "--temp", "0"}).out;
   const TempDir folder;
-  std::filesystem::permissions(folder.path(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  std::filesystem::permissions(folder.path(),
+                               std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
   for (const std::string& home : {folder.path().string(), std::string("/nowhere")}) {
     Process::Options options;
     options.environment = {{"LC_ALL", "C"}, {"LANG", "C"}, {"HOME", home}, {"TMPDIR", "/nowhere"}};
-    const Outcome outcome = sluice({"run", "tales", "-p", "Caf\u00e9, na\u00efve \u2014", "-n", "16", "--temp", "0"}, options);
+    const Outcome outcome =
+        sluice({"run", "tales", "-p", "Caf\u00e9, na\u00efve \u2014", "-n", "16", "--temp", "0"}, options);
     EXPECT_EQ(outcome.status, 0) << outcome.err;
     EXPECT_EQ(outcome.out, expected);
   }
@@ -194,7 +206,8 @@ TEST(Perplexity, PrintsOneLineAndProgressOnStandardError) {
   EXPECT_THAT(outcome.out, StartsWith("perplexity "));
   EXPECT_THAT(outcome.out, HasSubstr("in 3 windows of 64"));
   EXPECT_THAT(outcome.err, HasSubstr("window 3 of 3"));
-  const auto json = json_of(sluice({"perplexity", "tales", "-f", "-", "--ctx", "64", "--chunks", "3", "--json"}, options));
+  const auto json =
+      json_of(sluice({"perplexity", "tales", "-f", "-", "--ctx", "64", "--chunks", "3", "--json"}, options));
   EXPECT_EQ(json["n_chunks"], 3);
   EXPECT_EQ(json["n_scored"], 3 * 31);
   EXPECT_GT(json["perplexity"].get<double>(), 1.0);

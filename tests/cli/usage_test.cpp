@@ -30,14 +30,16 @@ void expect_error(const Outcome& outcome, int status, const std::string& part) {
 std::set<std::string> options_in(const std::string& text) {
   const std::regex option("--[a-z][a-z-]*");
   std::set<std::string> found;
-  for (std::sregex_iterator at(text.begin(), text.end(), option), end; at != end; ++at) found.insert(at->str());
+  for (std::sregex_iterator at(text.begin(), text.end(), option), end; at != end; ++at)
+    found.insert(at->str());
   return found;
 }
 
 TEST(Usage, VersionIsOneLineOnStandardOutput) {
   const Outcome outcome = sluice({"--version"});
   EXPECT_EQ(outcome.status, 0);
-  EXPECT_TRUE(std::regex_match(outcome.out, std::regex("sluice \\d+\\.\\d+\\.\\d+ \\(.+\\)\n"))) << outcome.out;
+  EXPECT_TRUE(std::regex_match(outcome.out, std::regex("sluice \\d+\\.\\d+\\.\\d+ \\(.+\\)\n")))
+      << outcome.out;
   EXPECT_EQ(outcome.err, "");
 }
 
@@ -122,7 +124,8 @@ TEST(Usage, ModelsAreFoundInTheFoldersOfTheEnvironment) {
 TEST(Inspect, ShowsMetadataRolesAndPlacementOfABuiltInModel) {
   const Outcome outcome = sluice({"inspect", "tales", "--tensors"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
-  for (const char* part : {"qwen3moe.expert_count", "expert", "placement", "smallest budget", "blk.0.attn_q.weight"}) {
+  for (const char* part :
+       {"qwen3moe.expert_count", "expert", "placement", "smallest budget", "blk.0.attn_q.weight"}) {
     EXPECT_THAT(outcome.out, HasSubstr(part));
   }
 }
@@ -165,7 +168,8 @@ TEST(Completion, ScriptsKnowEveryOptionOfEveryCommand) {
 
 std::string bash_completes(const TempDir& folder, const std::string& words, int current) {
   const std::string command = "source '" + (folder / "script").string() + "' && COMP_WORDS=(" + words +
-                              ") && COMP_CWORD=" + std::to_string(current) + " && _sluice && echo \"${COMPREPLY[*]}\"";
+                              ") && COMP_CWORD=" + std::to_string(current) +
+                              " && _sluice && echo \"${COMPREPLY[*]}\"";
   return Process({"/bin/bash", "-c", command}, {}).wait().out;
 }
 

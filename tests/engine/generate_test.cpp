@@ -116,10 +116,11 @@ TEST_F(Generate, AnUnfinishedStopStringIsGivenOutAtTheEnd) {
 }
 
 TEST_F(Generate, AnEndTokenEndsTheAnswerUnlessItIsIgnored) {
-  // A short finished story in the chat form makes the model close its turn soon; if it does not, the claim cannot be checked.
+  // A short finished story in the chat form makes the model close its turn soon; if it does not, the claim
+  // cannot be checked.
   Model large = open(2048);
-  const std::vector<TokenId> chat =
-      large.tokenizer().encode("<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n", true, true);
+  const std::vector<TokenId> chat = large.tokenizer().encode(
+      "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n", true, true);
   Sequence sequence = large.new_sequence();
   GenerateOptions options = greedy(1500);
   const Generation answer = generate(large, sequence, chat, options);

@@ -24,16 +24,20 @@ class Perplexity : public ::testing::Test {
   }
 
   static std::string story() {
-    return "Once upon a time there was a little girl who had a red ball. Every day she played with it in the park. One day the "
-           "ball rolled far away under a big tree, and a small brown dog found it. The dog wanted to play too, so they played "
-           "together until the sun went down. Then they walked home, and her mother gave them both something good to eat. The "
+    return "Once upon a time there was a little girl who had a red ball. Every day she played with it in the "
+           "park. One day the "
+           "ball rolled far away under a big tree, and a small brown dog found it. The dog wanted to play "
+           "too, so they played "
+           "together until the sun went down. Then they walked home, and her mother gave them both something "
+           "good to eat. The "
            "girl was happy because she had found a new friend, and the dog slept at her feet all night long.";
   }
 
   Model model = open();
   std::vector<TokenId> tokens = model.tokenizer().encode(story());
 
-  PerplexityResult run(std::span<const TokenId> text, std::uint32_t n_ctx = k_window, std::uint32_t max_chunks = 0) {
+  PerplexityResult run(std::span<const TokenId> text, std::uint32_t n_ctx = k_window,
+                       std::uint32_t max_chunks = 0) {
     return perplexity(model, text, {.n_ctx = n_ctx, .max_chunks = max_chunks});
   }
 
@@ -66,7 +70,8 @@ TEST_F(Perplexity, ScoresTheSecondHalfOfEachWindow) {
   }
   long double mean = 0, variance = 0;
   for (const long double nll : nlls) mean += nll / static_cast<long double>(nlls.size());
-  for (const long double nll : nlls) variance += (nll - mean) * (nll - mean) / static_cast<long double>(nlls.size());
+  for (const long double nll : nlls)
+    variance += (nll - mean) * (nll - mean) / static_cast<long double>(nlls.size());
 
   const PerplexityResult result = run(tokens);
   EXPECT_EQ(result.n_chunks, n_windows);
@@ -74,8 +79,10 @@ TEST_F(Perplexity, ScoresTheSecondHalfOfEachWindow) {
   // Each exponential has the relative error of a float (2^-24) or two, and so has their sum.
   const double tolerance = 4 * std::ldexp(1.0, -24);
   EXPECT_NEAR(result.mean_nll, static_cast<double>(mean), tolerance);
-  EXPECT_NEAR(result.perplexity, static_cast<double>(std::exp(mean)), 2 * tolerance * static_cast<double>(std::exp(mean)));
-  const double error = static_cast<double>(std::exp(mean) * std::sqrt(variance / static_cast<long double>(nlls.size() - 1)));
+  EXPECT_NEAR(result.perplexity, static_cast<double>(std::exp(mean)),
+              2 * tolerance * static_cast<double>(std::exp(mean)));
+  const double error =
+      static_cast<double>(std::exp(mean) * std::sqrt(variance / static_cast<long double>(nlls.size() - 1)));
   EXPECT_NEAR(result.std_error, error, 1e-5 * error);
 }
 
@@ -87,8 +94,9 @@ TEST_F(Perplexity, TextTheModelKnowsIsLikelierThanTheSameWordsShuffled) {
 
 TEST_F(Perplexity, ReportsEachWindowAndStopsAtTheLimit) {
   std::vector<std::uint32_t> seen;
-  const PerplexityResult result = perplexity(model, tokens, {.n_ctx = k_window, .max_chunks = 2},
-                                             [&seen](const PerplexityResult& so_far) { seen.push_back(so_far.n_chunks); });
+  const PerplexityResult result =
+      perplexity(model, tokens, {.n_ctx = k_window, .max_chunks = 2},
+                 [&seen](const PerplexityResult& so_far) { seen.push_back(so_far.n_chunks); });
   EXPECT_EQ(seen, (std::vector<std::uint32_t>{1, 2}));
   EXPECT_EQ(result.n_chunks, 2u);
   EXPECT_EQ(run(std::span(tokens).first(2 * k_window)).mean_nll, result.mean_nll);

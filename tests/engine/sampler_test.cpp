@@ -19,8 +19,8 @@ namespace {
 std::size_t n_allocations = 0;
 }  // namespace
 
-// Counts allocations of the whole test program, for the claim that sampling makes none. Not inlined, or GCC 12 sees
-// malloc behind one of the pair only and warns of a mismatch.
+// Counts allocations of the whole test program, for the claim that sampling makes none. Not inlined, or GCC
+// 12 sees malloc behind one of the pair only and warns of a mismatch.
 [[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   ++n_allocations;
   return std::malloc(bytes);
@@ -29,9 +29,15 @@ std::size_t n_allocations = 0;
   if (void* memory = operator new(bytes, std::nothrow)) return memory;
   throw std::bad_alloc();
 }
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, const std::nothrow_t&) noexcept {
+  std::free(memory);
+}
 
 namespace sluice {
 namespace {
@@ -78,7 +84,9 @@ std::vector<TokenId> allowed(const SamplerOptions& options, const std::vector<fl
   const auto logit = [&](TokenId id) { return logits[static_cast<std::size_t>(id)]; };
   std::stable_sort(ids.begin(), ids.end(), [&](TokenId a, TokenId b) { return logit(a) > logit(b); });
   if (options.top_k != 0 && options.top_k < ids.size()) ids.resize(options.top_k);
-  const auto p = [&](TokenId id) { return std::exp(static_cast<double>(logit(id)) - static_cast<double>(logit(ids[0]))); };
+  const auto p = [&](TokenId id) {
+    return std::exp(static_cast<double>(logit(id)) - static_cast<double>(logit(ids[0])));
+  };
   if (options.top_p < 1.0f) {
     double total = 0;
     for (const TokenId id : ids) total += p(id);
@@ -157,7 +165,8 @@ TEST(Sampler, FrequenciesFollowTheSoftmaxAtTheTemperature) {
     for (std::size_t i = 0; i < logits.size(); ++i) {
       const double p = std::exp(static_cast<double>(logits[i] / temperature)) / total;
       // Five standard deviations of a binomial count.
-      EXPECT_NEAR(counts[i], k_draws * p, 5 * std::sqrt(k_draws * p * (1 - p))) << "token " << i << " at " << temperature;
+      EXPECT_NEAR(counts[i], k_draws * p, 5 * std::sqrt(k_draws * p * (1 - p)))
+          << "token " << i << " at " << temperature;
     }
   }
 }
@@ -216,7 +225,8 @@ TEST(Sampler, FiltersAgreeWithSortingTheWholeVocabulary) {
     const std::vector<TokenId> expected = allowed(options, logits);
     const std::set<TokenId> expected_set(expected.begin(), expected.end());
     const std::set<TokenId> seen = support(options, logits, 2000);
-    for (const TokenId token : seen) EXPECT_TRUE(expected_set.contains(token)) << "round " << round << ", token " << token;
+    for (const TokenId token : seen)
+      EXPECT_TRUE(expected_set.contains(token)) << "round " << round << ", token " << token;
     if (expected_set.size() <= 100) {
       // A given token is missed in 2000 draws with probability at most (1 - 0.97/100)^2000 < 4e-9.
       EXPECT_EQ(seen, expected_set) << "round " << round;
@@ -255,7 +265,8 @@ TEST(Sampler, RepeatPenaltyCountsATokenOnceAndForgetsItOutsideTheWindow) {
   EXPECT_EQ(sampler.sample(logits), 0);  // 4 / 2, not 4 / 8
   sampler.accept(2);
   sampler.accept(3);
-  EXPECT_EQ(sampler.sample(std::vector<float>{2.0f, 1.5f, 0.1f, 0.1f, 0.1f}), 1);  // one 0 is still in the window
+  EXPECT_EQ(sampler.sample(std::vector<float>{2.0f, 1.5f, 0.1f, 0.1f, 0.1f}),
+            1);  // one 0 is still in the window
   sampler.accept(4);
   EXPECT_EQ(sampler.sample(std::vector<float>{2.0f, 1.5f, 0.1f, 0.1f, 0.1f}), 0);
 }

@@ -146,15 +146,18 @@ TEST(StopScanner, RefusesStopStringsThatCannotWork) {
   EXPECT_EQ(code({"\xa9"}), ErrorCode::invalid_argument);
   EXPECT_EQ(code({std::string(StopScanner::k_max_bytes + 1, 'x')}), ErrorCode::invalid_argument);
   EXPECT_EQ(code(std::vector<std::string>(StopScanner::k_max_strings + 1, "x")), ErrorCode::invalid_argument);
-  StopScanner largest(std::vector<std::string>(StopScanner::k_max_strings, std::string(StopScanner::k_max_bytes, 'x')));
+  StopScanner largest(
+      std::vector<std::string>(StopScanner::k_max_strings, std::string(StopScanner::k_max_bytes, 'x')));
   EXPECT_FALSE(largest.matched());
 }
 
 TEST(IsUtf8, FollowsTheTableOfWellFormedSequences) {
-  for (const char* good : {"", "plain", "\u00e9", "\u20ac", "\U0001f600", "\xf4\x8f\xbf\xbf", "\xed\x9f\xbf", "\xc2\x80", "\xe0\xa0\x80"}) {
+  for (const char* good : {"", "plain", "\u00e9", "\u20ac", "\U0001f600", "\xf4\x8f\xbf\xbf", "\xed\x9f\xbf",
+                           "\xc2\x80", "\xe0\xa0\x80"}) {
     EXPECT_TRUE(is_utf8(good)) << good;
   }
-  for (const char* bad : {"\x80", "\xc1\x80", "\xe2\x82", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe0\x9f\x80", "\xf0\x8f\x80\x80", "\xff", "a\xc3"}) {
+  for (const char* bad : {"\x80", "\xc1\x80", "\xe2\x82", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe0\x9f\x80",
+                          "\xf0\x8f\x80\x80", "\xff", "a\xc3"}) {
     EXPECT_FALSE(is_utf8(bad)) << bad;
   }
 }

@@ -1,4 +1,5 @@
-// Goal: no damage to a file makes the parser crash, read outside it, or claim memory that the file does not justify.
+// Goal: no damage to a file makes the parser crash, read outside it, or claim memory that the file does not
+// justify.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -38,12 +39,24 @@ void counted_free(void* block) noexcept {
 
 }  // namespace
 
-void* operator new(std::size_t n_bytes) { return counted_alloc(n_bytes); }
-void* operator new[](std::size_t n_bytes) { return counted_alloc(n_bytes); }
-void operator delete(void* block) noexcept { counted_free(block); }
-void operator delete[](void* block) noexcept { counted_free(block); }
-void operator delete(void* block, std::size_t) noexcept { counted_free(block); }
-void operator delete[](void* block, std::size_t) noexcept { counted_free(block); }
+void* operator new(std::size_t n_bytes) {
+  return counted_alloc(n_bytes);
+}
+void* operator new[](std::size_t n_bytes) {
+  return counted_alloc(n_bytes);
+}
+void operator delete(void* block) noexcept {
+  counted_free(block);
+}
+void operator delete[](void* block) noexcept {
+  counted_free(block);
+}
+void operator delete(void* block, std::size_t) noexcept {
+  counted_free(block);
+}
+void operator delete[](void* block, std::size_t) noexcept {
+  counted_free(block);
+}
 
 namespace sluice::gguf {
 namespace {
@@ -52,12 +65,13 @@ using ::testing::HasSubstr;
 
 // The read buffer, the exception and its message; measured at about 140 KiB.
 constexpr std::size_t k_fixed_bytes = 256 * 1024;
-// The worst ratio of the format: an empty nested array is 12 bytes in the file and one Value (88 bytes) in memory, and
-// a list of entries that grows holds its old and its new copy for a moment.
+// The worst ratio of the format: an empty nested array is 12 bytes in the file and one Value (88 bytes) in
+// memory, and a list of entries that grows holds its old and its new copy for a moment.
 constexpr std::size_t k_max_ratio = 32;
 
 /// Peak of what parsing holds beyond what was held before.
-std::size_t parse_peak_bytes(ByteSource& source, const ParseOptions& options = {}, std::string* message = nullptr) {
+std::size_t parse_peak_bytes(ByteSource& source, const ParseOptions& options = {},
+                             std::string* message = nullptr) {
   const std::size_t before = g_held_bytes;
   g_peak_bytes = before;
   try {
@@ -80,8 +94,9 @@ std::vector<std::byte> make_sample() {
   metadata.add("scale", test::float_value(0.5));
   metadata.add("words", test::strings_value({"one", "", "three"}));
   metadata.add("heads", test::array_value<std::int32_t>(ValueType::i32, {1, 2, 3}));
-  metadata.add("nested", test::array_value<Value>(ValueType::array, {test::strings_value({"x"}),
-                                                                     test::array_value<float>(ValueType::f32, {1})}));
+  metadata.add("nested",
+               test::array_value<Value>(ValueType::array, {test::strings_value({"x"}),
+                                                           test::array_value<float>(ValueType::f32, {1})}));
   metadata.add("split.no", test::uint_value(0, ValueType::u16));
   metadata.add("split.count", test::uint_value(1, ValueType::u16));
   writer.add_tensor("token_embd.weight", TensorType::q8_0, {32, 2});
@@ -95,7 +110,8 @@ TEST(Damage, TruncationAtEveryByteIsRefused) {
   const std::uint64_t data_end = whole.tensors.back().offset_bytes + whole.tensors.back().size_bytes;
   ASSERT_LT(data_end, sample.size()) << "the sample should end with padding";
   for (std::size_t n_bytes = 0; n_bytes < sample.size(); ++n_bytes) {
-    test::MemorySource source("cut.gguf", {sample.begin(), sample.begin() + static_cast<std::ptrdiff_t>(n_bytes)});
+    test::MemorySource source("cut.gguf",
+                              {sample.begin(), sample.begin() + static_cast<std::ptrdiff_t>(n_bytes)});
     std::string message;
     EXPECT_LE(parse_peak_bytes(source, {}, &message), k_fixed_bytes + k_max_ratio * n_bytes);
     if (n_bytes >= data_end) {
@@ -156,7 +172,8 @@ class SparseSource : public ByteSource {
   void read(std::uint64_t offset, std::span<std::byte> out) override {
     ASSERT_LE(offset + out.size(), size_);
     n_read_ += out.size();
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] = offset + i < head_.size() ? head_[offset + i] : std::byte{0};
+    for (std::size_t i = 0; i < out.size(); ++i)
+      out[i] = offset + i < head_.size() ? head_[offset + i] : std::byte{0};
   }
   std::uint64_t n_read() const { return n_read_; }
 
@@ -180,6 +197,13 @@ TEST(Damage, AHugeSparseFileCostsOnlyWhatWasRead) {
   SparseSource nested_source(nested.bytes(), 1ull << 40);
   const std::size_t nested_peak = parse_peak_bytes(nested_source);
   EXPECT_LE(nested_peak, k_fixed_bytes + k_max_ratio * nested_source.n_read());
+
+  // A damaged count in a large file: the first string shows it, before the 64 million could cost anything.
+  // What the reader trusts a count for is 262,144 strings: 4 bytes of index and 8 of text each.
+  test::RawBytes claimed;
+  claimed.header(0, 1).string("k").u32(9).u32(8).u64(k_max_array_elements).u64(~0ull);
+  SparseSource claimed_source(claimed.bytes(), 1ull << 40);
+  EXPECT_LE(parse_peak_bytes(claimed_source), k_fixed_bytes + 262'144 * 12);
 
   // Each of these keys is empty after the first: refused at once, however many there are.
   test::RawBytes entries;
@@ -210,8 +234,9 @@ TEST(Damage, AVocabularyIsHeldOnce) {
   std::vector<float> scores(tokens.size(), 1.0f);
   writer.metadata().add("tokenizer.ggml.scores", test::array_value(ValueType::f32, scores));
   test::MemorySource source("vocab.gguf", writer.write_all({}));
-  // The text (10.8 bytes a token here) is collected in a buffer that doubles and is then cut to size, so two copies of
-  // it may live for a moment; the file adds eight bytes a token, the index four. Twice the file would mean a copy.
+  // The text (10.8 bytes a token here) is collected in a buffer that doubles and is then cut to size, so two
+  // copies of it may live for a moment; the file adds eight bytes a token, the index four. Twice the file
+  // would mean a copy.
   EXPECT_LE(parse_peak_bytes(source), k_fixed_bytes + source.size() * 3 / 2);
 }
 

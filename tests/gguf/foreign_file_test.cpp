@@ -11,11 +11,13 @@
 namespace sluice::gguf {
 namespace {
 
+using test::RawBytes;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using test::RawBytes;
 
-std::string error_of_text(std::string_view text) { return test::parse_error(RawBytes().text(text).bytes()); }
+std::string error_of_text(std::string_view text) {
+  return test::parse_error(RawBytes().text(text).bytes());
+}
 
 TEST(ForeignFile, EveryKindIsNamedWithTheFile) {
   using namespace std::string_view_literals;
@@ -23,8 +25,9 @@ TEST(ForeignFile, EveryKindIsNamedWithTheFile) {
       {""sv, "empty"},
       {"G"sv, "truncated"},
       {"GGU"sv, "truncated"},
-      {"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4683073536\n"sv, "Git LFS pointer to a file of "
-                                                                                         "4683073536 bytes"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4683073536\n"sv,
+       "Git LFS pointer to a file of "
+       "4683073536 bytes"},
       {"version https://git-lfs.github.com/spec/v1\nsize "sv, "git lfs pull"},
       {"<!DOCTYPE html><html><head>"sv, "HTML page"},
       {"\r\n  <HTML lang=en>"sv, "HTML page"},
@@ -32,7 +35,8 @@ TEST(ForeignFile, EveryKindIsNamedWithTheFile) {
       {"{\"error\":\"Invalid credentials\"}"sv, "Invalid credentials"},
       {"\xef\xbb\xbf [1]"sv, "JSON"},
       {"PK\x03\x04rest"sv, "ZIP"},
-      {"\x40\0\0\0\0\0\0\0{\"__metadata__\":{}, \"weights\": 1}                                        "sv, "safetensors"},
+      {"\x40\0\0\0\0\0\0\0{\"__metadata__\":{}, \"weights\": 1}                                        "sv,
+       "safetensors"},
       {"\x80\x02}q\0"sv, "pickle"},
       {"\x1f\x8b\x08\0\0"sv, "gzip"},
       {"\x28\xb5\x2f\xfd\0"sv, "zstd"},
@@ -64,7 +68,8 @@ TEST(ForeignFile, VersionsThatCannotBeReadAreToldApart) {
   const auto with_version = [](std::uint32_t version) {
     return test::parse_error(RawBytes().header(0, 0, version).bytes());
   };
-  EXPECT_THAT(with_version(0), AllOf(HasSubstr("byte 4"), HasSubstr("0 is no GGUF version"), HasSubstr("damaged")));
+  EXPECT_THAT(with_version(0),
+              AllOf(HasSubstr("byte 4"), HasSubstr("0 is no GGUF version"), HasSubstr("damaged")));
   EXPECT_THAT(with_version(1), AllOf(HasSubstr("byte 4"), HasSubstr("version 1"), HasSubstr("Convert")));
   EXPECT_EQ(with_version(2), "");
   EXPECT_EQ(with_version(3), "");

@@ -15,7 +15,9 @@ namespace {
 using ::testing::HasSubstr;
 
 /// Semantic faults lie in what the numbers mean to a tokenizer or a model, which this module does not know.
-bool is_semantic(const std::string& file_name) { return file_name.starts_with("sem_"); }
+bool is_semantic(const std::string& file_name) {
+  return file_name.starts_with("sem_");
+}
 
 TEST(Malformed, EveryFileGetsItsVerdict) {
   SLUICE_NEEDS_DATA(folder, "malformed");
@@ -29,7 +31,8 @@ TEST(Malformed, EveryFileGetsItsVerdict) {
     std::string message;
     try {
       const ModelFile model = parse_file(source);
-      for (const Metadata::Entry& item : model.metadata.entries()) EXPECT_FALSE(describe_value(item.value).empty());
+      for (const Metadata::Entry& item : model.metadata.entries())
+        EXPECT_FALSE(describe_value(item.value).empty());
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::invalid_file);
       message = error.what();
@@ -49,8 +52,9 @@ TEST(Malformed, EveryFileGetsItsVerdict) {
 
 TEST(Malformed, RejectionsOfTheHeaderNameAnOffset) {
   SLUICE_NEEDS_DATA(folder, "malformed");
-  for (const char* file_name : {"str_trunc.gguf", "n_kv_max.gguf", "type_huge.gguf", "off_unaligned.gguf", "dup_key.gguf",
-                                "dup_tensor.gguf", "arr_nested_5000.gguf", "empty.gguf", "big_endian_v3.gguf"}) {
+  for (const char* file_name :
+       {"str_trunc.gguf", "n_kv_max.gguf", "type_huge.gguf", "off_unaligned.gguf", "dup_key.gguf",
+        "dup_tensor.gguf", "arr_nested_5000.gguf", "empty.gguf", "big_endian_v3.gguf"}) {
     test::MemorySource source(file_name, test::read_bytes(folder / file_name));
     try {
       parse_file(source);

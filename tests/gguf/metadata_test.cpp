@@ -17,9 +17,6 @@
 namespace sluice::gguf {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using test::array_value;
 using test::bool_value;
 using test::float_value;
@@ -27,6 +24,9 @@ using test::int_value;
 using test::string_value;
 using test::strings_value;
 using test::uint_value;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 template <typename Call>
 std::string error_of(Call call) {
@@ -112,7 +112,8 @@ TEST(Metadata, IntegersOfEveryWidthAreReadAndRangesChecked) {
   EXPECT_EQ(metadata.get_int("absent"), std::nullopt);
   EXPECT_THAT(error_of([&] { metadata.get_uint("neg"); }),
               AllOf(HasSubstr("m.gguf"), HasSubstr("'neg'"), HasSubstr("i8"), HasSubstr("-1")));
-  EXPECT_THAT(error_of([&] { metadata.get_int("max"); }), AllOf(HasSubstr("'max'"), HasSubstr("18446744073709551615")));
+  EXPECT_THAT(error_of([&] { metadata.get_int("max"); }),
+              AllOf(HasSubstr("'max'"), HasSubstr("18446744073709551615")));
   EXPECT_THAT(error_of([&] { metadata.get_uint("real"); }), AllOf(HasSubstr("integer"), HasSubstr("f32")));
 }
 
@@ -149,7 +150,8 @@ TEST(Metadata, IntegerArraysOfEveryKindAreWidened) {
   metadata.add("i16", array_value<std::int32_t>(ValueType::i16, {-5, 5}));
   metadata.add("u32", array_value<std::uint32_t>(ValueType::u32, {4'000'000'000u}));
   metadata.add("i64", array_value<std::int64_t>(ValueType::i64, {std::numeric_limits<std::int64_t>::min()}));
-  metadata.add("u64", array_value<std::uint64_t>(ValueType::u64, {std::numeric_limits<std::uint64_t>::max()}));
+  metadata.add("u64",
+               array_value<std::uint64_t>(ValueType::u64, {std::numeric_limits<std::uint64_t>::max()}));
   metadata.add("none", array_value<std::int32_t>(ValueType::i32, {}));
   metadata.add("f", array_value<float>(ValueType::f32, {}));
   EXPECT_THAT(*metadata.get_ints("u8"), ElementsAre(0, 255));
@@ -185,7 +187,8 @@ TEST(Metadata, PerLayerNumbersComeFromAScalarOrAnArray) {
   EXPECT_EQ(metadata.get_uint_at("array", 0), 4u);
   EXPECT_EQ(metadata.get_uint_at("absent", 0), std::nullopt);
   EXPECT_THAT(error_of([&] { metadata.get_uint_at("array", 1); }), HasSubstr("'array'"));
-  EXPECT_THAT(error_of([&] { metadata.get_uint_at("array", 2); }), AllOf(HasSubstr("2 elements"), HasSubstr("element 2")));
+  EXPECT_THAT(error_of([&] { metadata.get_uint_at("array", 2); }),
+              AllOf(HasSubstr("2 elements"), HasSubstr("element 2")));
 }
 
 TEST(Metadata, RequireNamesTheMissingKeyAndTheFile) {
@@ -197,9 +200,9 @@ TEST(Metadata, RequireNamesTheMissingKeyAndTheFile) {
   EXPECT_EQ(metadata.require_uint("u"), 3u);
   EXPECT_EQ(metadata.require_float("f"), 0.5);
   EXPECT_EQ(metadata.require_string("s"), "v");
-  for (const std::string& message : {error_of([&] { metadata.require_uint("x.y"); }),
-                                     error_of([&] { metadata.require_float("x.y"); }),
-                                     error_of([&] { metadata.require_string("x.y"); })}) {
+  for (const std::string& message :
+       {error_of([&] { metadata.require_uint("x.y"); }), error_of([&] { metadata.require_float("x.y"); }),
+        error_of([&] { metadata.require_string("x.y"); })}) {
     EXPECT_THAT(message, AllOf(HasSubstr("m.gguf"), HasSubstr("'x.y'"), HasSubstr("missing")));
   }
 }

@@ -17,18 +17,19 @@
 namespace sluice::gguf {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using test::parse_bytes;
 using test::parse_error;
 using test::RawBytes;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 constexpr std::uint32_t k_f32 = 0, k_q8_0 = 8;
 constexpr std::uint32_t k_type_u32 = 4, k_type_bool = 7, k_type_string = 8, k_type_array = 9;
 
 /// Two f32 tensors of 8 elements, 32 bytes each, at `second_offset` and 0: stored out of order.
-RawBytes two_tensors(std::uint64_t second_offset, std::size_t data_bytes, std::string_view second_name = "b") {
+RawBytes two_tensors(std::uint64_t second_offset, std::size_t data_bytes,
+                     std::string_view second_name = "b") {
   RawBytes file;
   file.header(2, 0).tensor(second_name, {8}, k_f32, second_offset).tensor("a", {4, 2}, k_f32, 0).pad_to(32);
   return file.zeros(data_bytes);
@@ -39,7 +40,12 @@ TEST(Reader, ReadsEveryValueTypeAtItsLimits) {
   file.header(0, 13);
   file.string("u8").u32(0).number<std::uint8_t>(255).string("i8").u32(1).number<std::int8_t>(-128);
   file.string("u16").u32(2).number<std::uint16_t>(65535).string("i16").u32(3).number<std::int16_t>(-32768);
-  file.string("u32").u32(4).number<std::uint32_t>(0xffffffff).string("i32").u32(5).number<std::int32_t>(-2147483647 - 1);
+  file.string("u32")
+      .u32(4)
+      .number<std::uint32_t>(0xffffffff)
+      .string("i32")
+      .u32(5)
+      .number<std::int32_t>(-2147483647 - 1);
   file.string("f32").u32(6).number(std::numeric_limits<float>::max()).string("bool").u32(7).u8(1);
   file.string("string").u32(8).string("text").string("u64").u32(10).u64(~0ull);
   file.string("i64").u32(11).number(std::numeric_limits<std::int64_t>::min());
@@ -142,23 +148,28 @@ TEST(Reader, OverlappingTensorsAreRefused) {
               AllOf(HasSubstr("overlaps"), HasSubstr("'a'"), HasSubstr("'b'")));
   RawBytes file;
   file.header(2, 0).tensor("long", {9}, k_f32, 0).tensor("next", {8}, k_f32, 32).pad_to(32).zeros(96);
-  EXPECT_THAT(parse_error(file.bytes()), AllOf(HasSubstr("tiny.gguf: byte"), HasSubstr("'next' overlaps tensor 'long'")));
+  EXPECT_THAT(parse_error(file.bytes()),
+              AllOf(HasSubstr("tiny.gguf: byte"), HasSubstr("'next' overlaps tensor 'long'")));
 }
 
 TEST(Reader, DuplicateTensorsAndKeysAreRefused) {
-  EXPECT_THAT(parse_error(two_tensors(32, 64, "a").bytes()), AllOf(HasSubstr("'a'"), HasSubstr("second time")));
+  EXPECT_THAT(parse_error(two_tensors(32, 64, "a").bytes()),
+              AllOf(HasSubstr("'a'"), HasSubstr("second time")));
   RawBytes file;
   file.header(0, 2).string("k").u32(k_type_bool).u8(0).string("k").u32(k_type_bool).u8(1);
-  EXPECT_THAT(parse_error(file.bytes()), AllOf(HasSubstr("byte 38"), HasSubstr("'k'"), HasSubstr("second time")));
+  EXPECT_THAT(parse_error(file.bytes()),
+              AllOf(HasSubstr("byte 38"), HasSubstr("'k'"), HasSubstr("second time")));
 }
 
 TEST(Reader, APartialDownloadSaysWhatIsMissing) {
   const RawBytes whole = two_tensors(32, 64);
   std::vector<std::byte> cut = whole.bytes();
   cut.resize(cut.size() - 5);
-  EXPECT_THAT(parse_error(cut), AllOf(HasSubstr("5 bytes are missing"), HasSubstr("first incomplete tensor is 'b'")));
+  EXPECT_THAT(parse_error(cut),
+              AllOf(HasSubstr("5 bytes are missing"), HasSubstr("first incomplete tensor is 'b'")));
   cut.resize(cut.size() - 28);
-  EXPECT_THAT(parse_error(cut), AllOf(HasSubstr("33 bytes are missing"), HasSubstr("first incomplete tensor is 'a'")));
+  EXPECT_THAT(parse_error(cut),
+              AllOf(HasSubstr("33 bytes are missing"), HasSubstr("first incomplete tensor is 'a'")));
   const ModelFile header_only = parse_bytes(cut, {.allow_missing_data = true});
   EXPECT_EQ(header_only.tensors.size(), 2u);
   EXPECT_LT(header_only.shards[0].file_bytes, header_only.tensors[1].offset_bytes + 32);
@@ -184,8 +195,9 @@ TEST(Reader, AlignmentIsHonoured) {
     EXPECT_EQ(model.tensors[0].offset_bytes % alignment, 0u);
   }
   for (const std::uint32_t alignment : {0u, 1u, 3u, 4u, 96u, 1u << 31}) {
-    EXPECT_THAT(parse_error(with_alignment(alignment).bytes()),
-                AllOf(HasSubstr("alignment"), HasSubstr("power of two"), HasSubstr(std::to_string(alignment))));
+    EXPECT_THAT(
+        parse_error(with_alignment(alignment).bytes()),
+        AllOf(HasSubstr("alignment"), HasSubstr("power of two"), HasSubstr(std::to_string(alignment))));
   }
   EXPECT_THAT(parse_error(with_alignment(32, 6).bytes()), HasSubstr("alignment"));
 }
@@ -216,8 +228,8 @@ TEST(Reader, ImpossibleTensorsAreRefusedWithTheirNameAndOffset) {
   for (const TensorFault& fault : faults) {
     RawBytes file;
     file.header(1, 0).tensor("weight", fault.dims, fault.type_id, fault.offset).pad_to(32).zeros(64);
-    EXPECT_THAT(parse_error(file.bytes()),
-                AllOf(HasSubstr("tiny.gguf"), HasSubstr("byte"), HasSubstr("'weight'"), HasSubstr(fault.expected)))
+    EXPECT_THAT(parse_error(file.bytes()), AllOf(HasSubstr("tiny.gguf"), HasSubstr("byte"),
+                                                 HasSubstr("'weight'"), HasSubstr(fault.expected)))
         << fault.what;
   }
 }
@@ -249,16 +261,21 @@ TEST(Reader, BadValuesAreRefused) {
     append(file);
     return parse_error(file.zeros(64).bytes());
   };
-  EXPECT_THAT(value([](RawBytes& f) { f.u32(13); }), AllOf(HasSubstr("'key'"), HasSubstr("13 is no value type")));
+  EXPECT_THAT(value([](RawBytes& f) { f.u32(13); }),
+              AllOf(HasSubstr("'key'"), HasSubstr("13 is no value type")));
   EXPECT_THAT(value([](RawBytes& f) { f.u32(k_type_bool).u8(2); }), HasSubstr("must be 0 or 1"));
   EXPECT_THAT(value([](RawBytes& f) { f.u32(k_type_array).u32(k_type_bool).u64(2).u8(1).u8(7); }),
               HasSubstr("must be 0 or 1"));
   EXPECT_THAT(value([](RawBytes& f) { f.u32(k_type_string).u64(~0ull); }), HasSubstr("limit of 67108864"));
   EXPECT_THAT(value([](RawBytes& f) { f.u32(k_type_string).u64(1000); }), HasSubstr("ends at byte"));
-  EXPECT_THAT(value([](RawBytes& f) { f.u32(k_type_array).u32(99).u64(0); }), HasSubstr("99 is no value type"));
-  EXPECT_THAT(value([](RawBytes& f) { f.u32(k_type_array).u32(0).u64(~0ull); }), HasSubstr("limit of 67108864"));
-  EXPECT_THAT(value([](RawBytes& f) { f.u32(k_type_array).u32(12).u64(1000); }), HasSubstr("needs 8000 bytes"));
-  EXPECT_THAT(value([](RawBytes& f) { f.u32(k_type_array).u32(k_type_string).u64(1u << 20); }), HasSubstr("ends at byte"));
+  EXPECT_THAT(value([](RawBytes& f) { f.u32(k_type_array).u32(99).u64(0); }),
+              HasSubstr("99 is no value type"));
+  EXPECT_THAT(value([](RawBytes& f) { f.u32(k_type_array).u32(0).u64(~0ull); }),
+              HasSubstr("limit of 67108864"));
+  EXPECT_THAT(value([](RawBytes& f) { f.u32(k_type_array).u32(12).u64(1000); }),
+              HasSubstr("needs 8000 bytes"));
+  EXPECT_THAT(value([](RawBytes& f) { f.u32(k_type_array).u32(k_type_string).u64(1u << 20); }),
+              HasSubstr("ends at byte"));
 }
 
 TEST(Reader, NestingIsBounded) {
@@ -283,7 +300,8 @@ TEST(Reader, CountsBeyondTheFileAreRefusedAtOnce) {
     return parse_error(RawBytes().header(n_tensors, n_entries).bytes());
   };
   EXPECT_THAT(counts(~0ull, 0), AllOf(HasSubstr("byte 8"), HasSubstr("tensors"), HasSubstr("limit")));
-  EXPECT_THAT(counts(0, ~0ull), AllOf(HasSubstr("byte 16"), HasSubstr("metadata entries"), HasSubstr("limit")));
+  EXPECT_THAT(counts(0, ~0ull),
+              AllOf(HasSubstr("byte 16"), HasSubstr("metadata entries"), HasSubstr("limit")));
   EXPECT_THAT(counts(1000, 1000), AllOf(HasSubstr("byte 24"), HasSubstr("ends at byte 24")));
 }
 
@@ -295,7 +313,8 @@ TEST(Reader, ReadsTheModelsOfTheCheckout) {
     EXPECT_TRUE(model.metadata.get_string("general.architecture"));
     EXPECT_NE(model.find_tensor("token_embd.weight"), nullptr);
     EXPECT_LE(model.tensor_bytes(), model.shards[0].file_bytes);
-    EXPECT_EQ(model.tensors.back().offset_bytes + model.tensors.back().size_bytes, model.shards[0].file_bytes);
+    EXPECT_EQ(model.tensors.back().offset_bytes + model.tensors.back().size_bytes,
+              model.shards[0].file_bytes);
   }
 }
 

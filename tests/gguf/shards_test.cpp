@@ -1,4 +1,5 @@
-// Goal: a split model opens from any of its files, and every way its files can fail to belong together is named.
+// Goal: a split model opens from any of its files, and every way its files can fail to belong together is
+// named.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -124,9 +125,10 @@ TEST(Shards, ADuplicatedShardIsNamedFromEverySide) {
       test::MemoryFolder folder = make_folder();
       folder[shard_path(copy)] = folder[shard_path(original)];
       for (std::uint64_t given = 1; given <= 3; ++given) {
-        EXPECT_THAT(error_from(folder, shard_path(given)),
-                    AllOf(HasSubstr(shard_path(copy)), HasSubstr(shard_path(original)),
-                          HasSubstr(fmt::format("shard {} is duplicated and shard {} is missing", original, copy))));
+        EXPECT_THAT(
+            error_from(folder, shard_path(given)),
+            AllOf(HasSubstr(shard_path(copy)), HasSubstr(shard_path(original)),
+                  HasSubstr(fmt::format("shard {} is duplicated and shard {} is missing", original, copy))));
       }
     }
   }
@@ -137,7 +139,8 @@ TEST(Shards, ReorderedShardsAreMisnumbered) {
   std::swap(folder[shard_path(2)], folder[shard_path(3)]);
   for (std::uint64_t given = 1; given <= 3; ++given) {
     EXPECT_THAT(error_from(folder, shard_path(given)),
-                AllOf(HasSubstr(shard_path(2)), HasSubstr("misnumbered"), HasSubstr("says shard 2"), HasSubstr("shard 3")));
+                AllOf(HasSubstr(shard_path(2)), HasSubstr("misnumbered"), HasSubstr("says shard 2"),
+                      HasSubstr("shard 3")));
   }
 }
 
@@ -151,7 +154,8 @@ TEST(Shards, ForeignShardsAreNamed) {
   for (const auto& [options, expected] : foreigners) {
     test::MemoryFolder folder = make_folder();
     folder[shard_path(2)] = make_shard(options);
-    EXPECT_THAT(error_from(folder, shard_path(1)), AllOf(HasSubstr(shard_path(2)), HasSubstr("foreign"), HasSubstr(expected)));
+    EXPECT_THAT(error_from(folder, shard_path(1)),
+                AllOf(HasSubstr(shard_path(2)), HasSubstr("foreign"), HasSubstr(expected)));
   }
   test::MemoryFolder folder = make_folder();
   Writer whole;
@@ -166,7 +170,8 @@ TEST(Shards, TensorTotalsAndNamesMustAgree) {
   for (std::uint64_t shard_idx = 0; shard_idx < 3; ++shard_idx) {
     folder[shard_path(shard_idx + 1)] = make_shard({.shard_idx = shard_idx, .n_tensors = 9});
   }
-  EXPECT_THAT(error_from(folder, shard_path(1)), AllOf(HasSubstr("is 9"), HasSubstr("hold 6 tensors together")));
+  EXPECT_THAT(error_from(folder, shard_path(1)),
+              AllOf(HasSubstr("is 9"), HasSubstr("hold 6 tensors together")));
 
   Writer twin;
   twin.metadata().add("split.no", test::uint_value(1));
@@ -176,8 +181,8 @@ TEST(Shards, TensorTotalsAndNamesMustAgree) {
   twin.add_tensor("t1.b", TensorType::f32, {8});
   folder = make_folder();
   folder[shard_path(2)] = test::write_with_pattern(twin);
-  EXPECT_THAT(error_from(folder, shard_path(1)),
-              AllOf(HasSubstr("'t0.a'"), HasSubstr("second time"), HasSubstr(shard_path(1)), HasSubstr(shard_path(2))));
+  EXPECT_THAT(error_from(folder, shard_path(1)), AllOf(HasSubstr("'t0.a'"), HasSubstr("second time"),
+                                                       HasSubstr(shard_path(1)), HasSubstr(shard_path(2))));
 }
 
 TEST(Shards, ADamagedSiblingIsNamed) {
@@ -192,20 +197,23 @@ TEST(Shards, ADamagedSiblingIsNamed) {
 
 TEST(Shards, NamesThatDoNotFollowThePatternAreExplained) {
   test::MemoryFolder folder;
-  for (const char* path : {"tiny.gguf", "tiny-00001-of-00003.bin", "tiny-of-00003.gguf", "tiny-00001-of-.gguf",
-                           "tiny00001-of-00003.gguf", "-1-of-1111111111.gguf"}) {
+  for (const char* path : {"tiny.gguf", "tiny-00001-of-00003.bin", "tiny-of-00003.gguf",
+                           "tiny-00001-of-.gguf", "tiny00001-of-00003.gguf", "-1-of-1111111111.gguf"}) {
     folder[path] = make_shard({});
     EXPECT_THAT(error_from(folder, path), AllOf(HasSubstr(path), HasSubstr("-00001-of-00003.gguf"))) << path;
   }
-  for (const char* path : {"tiny-00001-of-00004.gguf", "tiny-00000-of-00003.gguf", "tiny-00004-of-00003.gguf"}) {
+  for (const char* path :
+       {"tiny-00001-of-00004.gguf", "tiny-00000-of-00003.gguf", "tiny-00004-of-00003.gguf"}) {
     folder[path] = make_shard({});
     EXPECT_THAT(error_from(folder, path), AllOf(HasSubstr(path), HasSubstr("misnumbered"))) << path;
   }
 }
 
 TEST(Shards, ContradictorySplitKeysAreRefused) {
-  const auto error_of = [](std::uint64_t shard_idx, std::uint64_t n_shards, std::optional<std::int64_t> n_tensors) {
-    return test::parse_error(make_shard({.shard_idx = shard_idx, .n_shards = n_shards, .n_tensors = n_tensors}));
+  const auto error_of = [](std::uint64_t shard_idx, std::uint64_t n_shards,
+                           std::optional<std::int64_t> n_tensors) {
+    return test::parse_error(
+        make_shard({.shard_idx = shard_idx, .n_shards = n_shards, .n_tensors = n_tensors}));
   };
   EXPECT_EQ(error_of(2, 3, 6), "");
   EXPECT_EQ(error_of(2, 3, std::nullopt), "");

@@ -34,7 +34,8 @@ TEST(TensorTypes, BlockSizesAreTheSumsOfTheirFields) {
 }
 
 TEST(TensorTypes, RemovedAndUnknownIdsHaveNoTraits) {
-  for (const std::uint32_t type_id : {4u, 5u, 31u, 32u, 33u, 36u, 37u, 38u, 41u, 77u, 0x7fffffffu, 0xffffffffu}) {
+  for (const std::uint32_t type_id :
+       {4u, 5u, 31u, 32u, 33u, 36u, 37u, 38u, 41u, 77u, 0x7fffffffu, 0xffffffffu}) {
     EXPECT_FALSE(find_type_traits(type_id)) << type_id;
   }
 }
@@ -68,7 +69,8 @@ TEST(TensorTypes, SizesAgreeWithReferenceRows) {
   std::size_t n_checked = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().extension() != ".bin") continue;
-    const auto type_id = static_cast<std::uint32_t>(std::stoul(entry.path().filename().string().substr(0, 2)));
+    const auto type_id =
+        static_cast<std::uint32_t>(std::stoul(entry.path().filename().string().substr(0, 2)));
     const auto traits = find_type_traits(type_id);
     ASSERT_TRUE(traits) << entry.path();
     EXPECT_EQ(entry.file_size(), 8 * row_bytes(traits->type, 512)) << entry.path();

@@ -1,4 +1,5 @@
-// Goal: what the writer writes, the reader reads back; what cannot be a file is refused before a byte is written.
+// Goal: what the writer writes, the reader reads back; what cannot be a file is refused before a byte is
+// written.
 #include "gguf/writer.hpp"
 
 #include <gmock/gmock.h>
@@ -13,8 +14,8 @@
 namespace sluice::gguf {
 namespace {
 
-using ::testing::HasSubstr;
 using test::array_value;
+using ::testing::HasSubstr;
 
 template <typename Call>
 std::string error_of(Call call) {
@@ -67,13 +68,16 @@ TEST(Writer, EveryValueComesBack) {
   metadata.add("f32s", array_value<float>(ValueType::f32, {1.0f, -0.0f}));
   metadata.add("f64s", array_value<double>(ValueType::f64, {1e300}));
   metadata.add("u64s", array_value<std::uint64_t>(ValueType::u64, {~0ull}));
-  metadata.add("nested", array_value<Value>(ValueType::array, {test::strings_value({"p"}),
-                                                               array_value<std::int32_t>(ValueType::i32, {-3})}));
+  metadata.add("nested",
+               array_value<Value>(ValueType::array, {test::strings_value({"p"}),
+                                                     array_value<std::int32_t>(ValueType::i32, {-3})}));
   std::vector<std::string> written;
-  for (const Metadata::Entry& entry : metadata.entries()) written.push_back(entry.key + "=" + describe_value(entry.value));
+  for (const Metadata::Entry& entry : metadata.entries())
+    written.push_back(entry.key + "=" + describe_value(entry.value));
   const ModelFile model = test::parse_bytes(writer.write_all({}));
   std::vector<std::string> read;
-  for (const Metadata::Entry& entry : model.metadata.entries()) read.push_back(entry.key + "=" + describe_value(entry.value));
+  for (const Metadata::Entry& entry : model.metadata.entries())
+    read.push_back(entry.key + "=" + describe_value(entry.value));
   EXPECT_EQ(read, written);
   EXPECT_EQ(model.metadata.get_string("text"), std::string_view("a\0b", 3));
   EXPECT_EQ((*model.metadata.get_strings("strings"))[2].size(), 200'000u);
@@ -110,14 +114,26 @@ TEST(Writer, TensorsOfEveryTypeComeBackWithTheirBytes) {
 
 TEST(Writer, WrongTensorsAreRefused) {
   Writer writer;
-  EXPECT_THAT(error_of([&] { writer.add_tensor("w", TensorType::q4_k, {255}); }), HasSubstr("blocks have 256"));
+  EXPECT_THAT(error_of([&] { writer.add_tensor("w", TensorType::q4_k, {255}); }),
+              HasSubstr("blocks have 256"));
   EXPECT_THAT(error_of([&] { writer.add_tensor("w", TensorType::f32, {}); }), HasSubstr("0 dimensions"));
-  EXPECT_THAT(error_of([&] { writer.add_tensor("w", TensorType::f32, {1, 1, 1, 1, 1}); }), HasSubstr("5 dimensions"));
-  EXPECT_THAT(error_of([&] { writer.add_tensor("w", TensorType::f32, {4, 0}); }), HasSubstr("dimension 1 is 0"));
-  EXPECT_THAT(error_of([&] { writer.add_tensor("w", TensorType::f32, {1ull << 40, 1ull << 40}); }), HasSubstr("size"));
-  EXPECT_THAT(error_of([&] { writer.add_tensor("w", TensorType::f64, {1ull << 62}); }), HasSubstr("too large"));
+  EXPECT_THAT(error_of([&] {
+                writer.add_tensor("w", TensorType::f32, {1, 1, 1, 1, 1});
+              }),
+              HasSubstr("5 dimensions"));
+  EXPECT_THAT(error_of([&] {
+                writer.add_tensor("w", TensorType::f32, {4, 0});
+              }),
+              HasSubstr("dimension 1 is 0"));
+  EXPECT_THAT(error_of([&] {
+                writer.add_tensor("w", TensorType::f32, {1ull << 40, 1ull << 40});
+              }),
+              HasSubstr("size"));
+  EXPECT_THAT(error_of([&] { writer.add_tensor("w", TensorType::f64, {1ull << 62}); }),
+              HasSubstr("too large"));
   EXPECT_THAT(error_of([&] { writer.add_tensor("", TensorType::f32, {1}); }), HasSubstr("name"));
-  EXPECT_THAT(error_of([&] { writer.add_tensor(std::string(64, 'n'), TensorType::f32, {1}); }), HasSubstr("63"));
+  EXPECT_THAT(error_of([&] { writer.add_tensor(std::string(64, 'n'), TensorType::f32, {1}); }),
+              HasSubstr("63"));
   EXPECT_TRUE(writer.tensors().empty());
   writer.add_tensor("w", TensorType::f32, {1});
   writer.add_tensor("w", TensorType::f32, {1});
@@ -141,7 +157,8 @@ TEST(Writer, ValuesThatTheirTypeCannotHoldAreRefused) {
   EXPECT_THAT(header_error({ValueType::u8, Array{}}), HasSubstr("array"));
   EXPECT_THAT(header_error(array_value<std::uint32_t>(ValueType::u16, {65536})), HasSubstr("does not fit"));
   EXPECT_THAT(header_error(array_value<std::uint8_t>(ValueType::boolean, {2})), HasSubstr("0 or 1"));
-  EXPECT_THAT(header_error(array_value<Value>(ValueType::array, {test::uint_value(1)})), HasSubstr("mixes types"));
+  EXPECT_THAT(header_error(array_value<Value>(ValueType::array, {test::uint_value(1)})),
+              HasSubstr("mixes types"));
   Value deep = array_value<std::uint8_t>(ValueType::u8, {1});
   for (int level = 0; level < 4; ++level) deep = array_value<Value>(ValueType::array, {deep});
   EXPECT_THAT(header_error(deep), HasSubstr("too deep"));

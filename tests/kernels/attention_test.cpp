@@ -1,5 +1,5 @@
-// Goal: attention over the paged cache equals the textbook formula, and its bits depend on nothing but the row:
-// not on the batch, the threads or the way the work was split.
+// Goal: attention over the paged cache equals the textbook formula, and its bits depend on nothing but the
+// row: not on the batch, the threads or the way the work was split.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -63,7 +63,8 @@ KvShape kv_shape(std::uint32_t n_kv_heads, std::uint32_t k_dim, std::uint32_t v_
 void expect_attention(const Sequence& sequence, const KvShape& shape, const AttentionParams& params,
                       std::uint32_t position, const float* q, const float* out) {
   const std::uint32_t group = params.n_heads / shape.n_kv_heads;
-  const std::uint32_t begin = params.window > 0 && position + 1 > params.window ? position + 1 - params.window : 0;
+  const std::uint32_t begin =
+      params.window > 0 && position + 1 > params.window ? position + 1 - params.window : 0;
   for (std::uint32_t head = 0; head < params.n_heads; ++head) {
     const std::uint32_t kv = head / group;
     std::vector<double> scores;
@@ -86,8 +87,8 @@ void expect_attention(const Sequence& sequence, const KvShape& shape, const Atte
     }
     double sum = 0;
     for (double& score : scores) sum += score = std::exp(score - max);
-    // A probability carries the errors of its score and of exp; then come the sums over the keys and one merge
-    // per segment (two exps and three roundings).
+    // A probability carries the errors of its score and of exp; then come the sums over the keys and one
+    // merge per segment (two exps and three roundings).
     const auto n = static_cast<double>(scores.size());
     const double relative = 2 * (score_error + 3e-7 + max * k_half_ulp) + (n + n / 256 * 16 + 8) * k_half_ulp;
     for (std::uint32_t i = 0; i < shape.v_head_dim; ++i) {
@@ -129,22 +130,24 @@ void check_case(platform::Isa isa, const Case& c, const std::vector<std::uint32_
 
 TEST(Attention, MatchesTheFormulaOnEveryIsa) {
   for (const platform::Isa isa : platform::supported_isas()) {
-    check_case(isa, {8, 2, 64, 64, 0, 0}, {0, 1, 14, 15, 16, 17, 62, 63, 64, 65, 254, 255, 256, 257, 300, 511, 512, 700});
+    check_case(isa, {8, 2, 64, 64, 0, 0},
+               {0, 1, 14, 15, 16, 17, 62, 63, 64, 65, 254, 255, 256, 257, 300, 511, 512, 700});
   }
 }
 
 TEST(Attention, MatchesTheFormulaForUnusualShapes) {
   const platform::Isa isa = platform::choose_isa();
-  check_case(isa, {4, 4, 128, 128, 0, 0}, {0, 5, 300});   // No grouping.
-  check_case(isa, {6, 1, 40, 24, 0, 0}, {3, 259});        // Dimensions that are no whole vectors.
-  check_case(isa, {4, 2, 192, 128, 0, 0}, {7, 270});      // Keys wider than values.
-  check_case(isa, {128, 1, 16, 16, 0, 0}, {40});          // A group larger than a tile.
-  check_case(isa, {16, 1, 1024, 1024, 0, 0}, {9, 10});    // The widest head.
+  check_case(isa, {4, 4, 128, 128, 0, 0}, {0, 5, 300});  // No grouping.
+  check_case(isa, {6, 1, 40, 24, 0, 0}, {3, 259});       // Dimensions that are no whole vectors.
+  check_case(isa, {4, 2, 192, 128, 0, 0}, {7, 270});     // Keys wider than values.
+  check_case(isa, {128, 1, 16, 16, 0, 0}, {40});         // A group larger than a tile.
+  check_case(isa, {16, 1, 1024, 1024, 0, 0}, {9, 10});   // The widest head.
 }
 
 TEST(Attention, SlidesItsWindow) {
   for (const std::uint32_t window : {1u, 2u, 16u, 100u, 256u, 300u, 5000u}) {
-    check_case(platform::choose_isa(), {4, 2, 32, 32, window, 0}, {0, 1, 15, 16, 99, 100, 255, 256, 300, 555, 600});
+    check_case(platform::choose_isa(), {4, 2, 32, 32, window, 0},
+               {0, 1, 15, 16, 99, 100, 255, 256, 300, 555, 600});
   }
 }
 
@@ -195,7 +198,8 @@ TEST(Attention, StoresKeysAndValuesRoundedToNearest) {
   std::byte* pages[2] = {nullptr, reinterpret_cast<std::byte*>(page.data())};
   const RowPosition row{pages, 64 + 63};
   table->store_kv(k, v, shape, 2, {&row, 1});
-  const std::size_t k_at = 2 * shape.layer_bytes() / 2 + 63 * 48, v_at = (2 * shape.layer_bytes() + shape.k_bytes()) / 2 + 63 * 80;
+  const std::size_t k_at = 2 * shape.layer_bytes() / 2 + 63 * 48,
+                    v_at = (2 * shape.layer_bytes() + shape.k_bytes()) / 2 + 63 * 80;
   for (std::size_t i = 0; i < page.size(); ++i) {
     std::uint16_t expected = 0x1234;
     if (i >= k_at && i < k_at + 48) expected = f32_to_f16(k.at(0)[i - k_at]);
@@ -204,7 +208,8 @@ TEST(Attention, StoresKeysAndValuesRoundedToNearest) {
   }
 }
 
-/// One sequence read by a prefill-like batch and rows of other sequences; every row must have the bits it has alone.
+/// One sequence read by a prefill-like batch and rows of other sequences; every row must have the bits it has
+/// alone.
 void check_independence(platform::Isa isa, const AttentionParams& params, std::uint32_t n_positions,
                         const std::vector<std::uint32_t>& positions) {
   const KvShape shape = kv_shape(2, 64, 48);

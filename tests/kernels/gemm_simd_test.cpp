@@ -1,4 +1,5 @@
-// Every SIMD kernel against exact arithmetic and the scalar reference, on every instruction set this machine has.
+// Every SIMD kernel against exact arithmetic and the scalar reference, on every instruction set this machine
+// has.
 
 #include <gtest/gtest.h>
 
@@ -33,8 +34,8 @@ struct Format {
 const std::vector<Format>& int8_formats() {
   using enum TensorType;
   static const std::vector<Format> formats = {
-      {q4_0, 0, 2},        {q4_1, 0, 4, 2, 1},  {q5_0, 0, 2},   {q5_1, 0, 4, 2, 1},  {q8_0, 0, 2},
-      {iq4_nl, 0, 2},      {mxfp4, 0, 1},       {q3_k, 108, 110}, {q6_k, 208, 210},  {iq4_xs, 0, 2},
+      {q4_0, 0, 2},           {q4_1, 0, 4, 2, 1},  {q5_0, 0, 2},        {q5_1, 0, 4, 2, 1}, {q8_0, 0, 2},
+      {iq4_nl, 0, 2},         {mxfp4, 0, 1},       {q3_k, 108, 110},    {q6_k, 208, 210},   {iq4_xs, 0, 2},
       {q2_k, 80, 84, 82, 15}, {q4_k, 0, 4, 2, 63}, {q5_k, 0, 4, 2, 63},
   };
   return formats;
@@ -44,8 +45,8 @@ const std::vector<Format>& all_formats() {
   static const std::vector<Format> formats = [] {
     using enum TensorType;
     std::vector<Format> result = int8_formats();
-    for (const TensorType type : {f32, f16, bf16, iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, iq1_s, iq1_m, tq1_0, tq2_0,
-                                  nvfp4, q8_1, q8_k}) {
+    for (const TensorType type : {f32, f16, bf16, iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, iq1_s, iq1_m, tq1_0,
+                                  tq2_0, nvfp4, q8_1, q8_k}) {
       result.push_back({type, 0, 0});
     }
     return result;
@@ -70,7 +71,8 @@ std::vector<std::size_t> column_counts(TensorType type) {
 /// Bytes without any alignment, with nothing readable behind them that the sanitizers would miss.
 class UnalignedBytes {
  public:
-  UnalignedBytes(const std::vector<std::byte>& bytes, std::size_t offset) : storage_(bytes.size() + offset), offset_(offset) {
+  UnalignedBytes(const std::vector<std::byte>& bytes, std::size_t offset)
+      : storage_(bytes.size() + offset), offset_(offset) {
     std::memcpy(storage_.data() + offset, bytes.data(), bytes.size());
   }
   const std::byte* data() const { return storage_.data() + offset_; }
@@ -83,7 +85,8 @@ class UnalignedBytes {
 /// Quantized activation rows, 64-byte aligned.
 class Activations {
  public:
-  Activations(ActivationFormat format, const std::vector<float>& x, std::size_t n_cols, std::size_t extra_bytes = 0)
+  Activations(ActivationFormat format, const std::vector<float>& x, std::size_t n_cols,
+              std::size_t extra_bytes = 0)
       : row_bytes_(activation_layout(format, n_cols).row_bytes + extra_bytes),
         storage_(x.size() / n_cols * row_bytes_ + 64) {
     const std::size_t n_rows = x.size() / n_cols;
@@ -116,16 +119,18 @@ std::vector<double> decode_activation(ActivationFormat format, const std::byte* 
   return values;
 }
 
-/// Bound on the rounding error of one output: `roundings` of 2^-24 of the sum of the magnitudes of all terms. An
-/// 8-bit kernel rounds the integer, the product of the scales and one or two sums per block; decoding a weight
-/// rounds at most four times; a float kernel adds one product per lane and vector (at least 8 lanes), then lanes.
+/// Bound on the rounding error of one output: `roundings` of 2^-24 of the sum of the magnitudes of all terms.
+/// An 8-bit kernel rounds the integer, the product of the scales and one or two sums per block; decoding a
+/// weight rounds at most four times; a float kernel adds one product per lane and vector (at least 8 lanes),
+/// then lanes.
 double roundings(const Format& format, ActivationFormat activation, std::size_t n_cols) {
   const std::size_t block = gguf::type_traits(format.type).block_elements;
   if (activation != ActivationFormat::f32) return 2.0 * static_cast<double>(n_cols / block) + 8.0;
   return static_cast<double>(n_cols) / 8.0 + 12.0;
 }
 
-/// Largest |minimum| that an element of each block subtracts or adds: terms may cancel, so it counts in the bound.
+/// Largest |minimum| that an element of each block subtracts or adds: terms may cancel, so it counts in the
+/// bound.
 std::vector<double> block_minimums(const Format& format, const std::byte* row, std::size_t n_cols) {
   const auto traits = gguf::type_traits(format.type);
   std::vector<double> result(n_cols / traits.block_elements, 0.0);
@@ -140,7 +145,8 @@ std::vector<double> block_minimums(const Format& format, const std::byte* row, s
 
 /// Checks one kernel's outputs against exact (double) arithmetic on the decoded weights and activations.
 void expect_exact_within_rounding(const Format& format, const GemmKernel& kernel, const std::byte* w,
-                                  std::size_t n_rows, const Activations& x, std::size_t n_x, std::size_t n_cols) {
+                                  std::size_t n_rows, const Activations& x, std::size_t n_x,
+                                  std::size_t n_cols) {
   const std::size_t row_bytes = gguf::row_bytes(format.type, n_cols);
   std::vector<float> y(n_rows * n_x);
   kernel.gemm(w, row_bytes, n_rows, x.row(0), x.row_bytes(), n_x, n_cols, y.data(), n_rows);
@@ -197,7 +203,8 @@ TEST(GemmSimd, DoesNotSaturateOnExtremeBlocks) {
         std::vector<std::byte> bytes = test::random_rows(format.type, n_rows, n_cols, 3);
         for (std::size_t at = 0; at < bytes.size(); ++at) {
           const std::size_t in_block = at % traits.block_bytes;
-          if (in_block < format.scale_begin || in_block >= format.scale_end) bytes[at] = static_cast<std::byte>(fill);
+          if (in_block < format.scale_begin || in_block >= format.scale_end)
+            bytes[at] = static_cast<std::byte>(fill);
         }
         std::vector<float> values(4 * n_cols, 1.0f);
         for (std::size_t k = 0; k < n_cols; ++k) {
@@ -216,8 +223,8 @@ TEST(GemmSimd, DoesNotSaturateOnExtremeBlocks) {
   }
 }
 
-/// y(i, j) of any sub-problem has the bits it has in the whole: any number of weight rows, of activation rows, any
-/// place among them, any stride, any alignment of the weights.
+/// y(i, j) of any sub-problem has the bits it has in the whole: any number of weight rows, of activation
+/// rows, any place among them, any stride, any alignment of the weights.
 TEST(GemmSimd, BitsDoNotDependOnTheBatch) {
   constexpr std::size_t whole_rows = 52, whole_x = 137;
   std::vector<std::size_t> x_counts(17);
@@ -243,17 +250,19 @@ TEST(GemmSimd, BitsDoNotDependOnTheBatch) {
           const std::size_t gap = n_x % 3;
           std::vector<std::byte> part(1 + n_rows * (row_bytes + gap));
           for (std::size_t i = 0; i < n_rows; ++i) {
-            std::memcpy(part.data() + 1 + i * (row_bytes + gap), bytes.data() + (i0 + i) * row_bytes, row_bytes);
+            std::memcpy(part.data() + 1 + i * (row_bytes + gap), bytes.data() + (i0 + i) * row_bytes,
+                        row_bytes);
           }
           const std::size_t y_stride = n_rows + 3;
           constexpr float untouched = -12345.0f;
           std::vector<float> y(n_x * y_stride, untouched);
-          kernel.gemm(part.data() + 1, row_bytes + gap, n_rows, x.row(j0), x.row_bytes(), n_x, n_cols, y.data(),
-                      y_stride);
+          kernel.gemm(part.data() + 1, row_bytes + gap, n_rows, x.row(j0), x.row_bytes(), n_x, n_cols,
+                      y.data(), y_stride);
           for (std::size_t j = 0; j < n_x; ++j) {
-            ASSERT_EQ(std::memcmp(&y[j * y_stride], &whole[(j0 + j) * whole_rows + i0], n_rows * sizeof(float)), 0)
-                << gguf::type_name(format.type) << " on " << platform::isa_name(kernel.isa) << ", rows " << n_rows
-                << ", activations " << n_x << ", activation " << j;
+            ASSERT_EQ(
+                std::memcmp(&y[j * y_stride], &whole[(j0 + j) * whole_rows + i0], n_rows * sizeof(float)), 0)
+                << gguf::type_name(format.type) << " on " << platform::isa_name(kernel.isa) << ", rows "
+                << n_rows << ", activations " << n_x << ", activation " << j;
             for (std::size_t i = n_rows; i < y_stride; ++i) ASSERT_EQ(y[j * y_stride + i], untouched);
           }
         }
@@ -274,10 +283,11 @@ TEST(GemmSimd, EightBitKernelsGiveTheSameBitsOnEverySimdInstructionSet) {
       const GemmKernel kernel = find_gemm(format.type, isa);
       const Activations x(kernel.activation, test::random_floats(n_x * n_cols, 22), n_cols);
       std::vector<float> y(n_rows * n_x);
-      kernel.gemm(w.data(), gguf::row_bytes(format.type, n_cols), n_rows, x.row(0), x.row_bytes(), n_x, n_cols,
-                  y.data(), n_rows);
+      kernel.gemm(w.data(), gguf::row_bytes(format.type, n_cols), n_rows, x.row(0), x.row_bytes(), n_x,
+                  n_cols, y.data(), n_rows);
       if (first.empty()) first = y;
-      ASSERT_EQ(std::memcmp(first.data(), y.data(), y.size() * sizeof(float)), 0) << gguf::type_name(format.type);
+      ASSERT_EQ(std::memcmp(first.data(), y.data(), y.size() * sizeof(float)), 0)
+          << gguf::type_name(format.type);
     }
   }
 }
@@ -309,7 +319,8 @@ std::vector<std::vector<float>> quantizer_rows(std::size_t n) {
   ties[0] = 127.0f;
   rows.push_back(ties);
   using Limits = std::numeric_limits<float>;
-  for (const float odd : {Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN(), Limits::max(), Limits::denorm_min()}) {
+  for (const float odd :
+       {Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN(), Limits::max(), Limits::denorm_min()}) {
     std::vector<float> row = test::random_floats(n, 100);
     row[n / 2 + 3] = odd;
     rows.push_back(row);

@@ -99,7 +99,8 @@ class RandomWeight {
     for (auto& byte : bytes_) byte = static_cast<std::byte>(generator() & 0xff);
     std::uniform_real_distribution<float> uniform(-0.05f, 0.05f);
     if (type == TensorType::f32 || type == TensorType::f16) {
-      for (std::size_t i = 0; i < bytes_.size() / traits.block_bytes; ++i) put(i * traits.block_bytes, type, uniform(generator));
+      for (std::size_t i = 0; i < bytes_.size() / traits.block_bytes; ++i)
+        put(i * traits.block_bytes, type, uniform(generator));
     } else {
       for (std::size_t block = 0; block < bytes_.size(); block += traits.block_bytes) {
         const float scale = uniform(generator) / 16;

@@ -23,10 +23,11 @@ Turn expected_turn(const RopeParams& params, std::uint32_t pair, std::uint32_t p
   const double theta = std::pow(double{params.base}, -2.0 * pair / params.n_rot) /
                        (params.freq_factors ? params.freq_factors[pair] : 1.0f);
   if (params.ext_factor == 0) return {position * theta * params.freq_scale, params.attn_factor};
-  // Peng et al.: the pair turns r = L * theta / 2 pi times within the original context of L tokens. The bounds are
-  // pair indices, rounded outwards, as the GGUF ecosystem does.
+  // Peng et al.: the pair turns r = L * theta / 2 pi times within the original context of L tokens. The
+  // bounds are pair indices, rounded outwards, as the GGUF ecosystem does.
   const auto index_of = [&](double turns) {
-    return params.n_rot * std::log(params.n_ctx_orig / (turns * 2 * std::numbers::pi)) / (2 * std::log(double{params.base}));
+    return params.n_rot * std::log(params.n_ctx_orig / (turns * 2 * std::numbers::pi)) /
+           (2 * std::log(double{params.base}));
   };
   const double low = std::max(std::floor(index_of(params.beta_fast)), 0.0);
   const double high = std::min(std::ceil(index_of(params.beta_slow)), params.n_rot - 1.0);
@@ -58,8 +59,8 @@ void expect_rotated(const RopeParams& params, std::uint32_t head_dim, platform::
         const Turn turn = expected_turn(params, pair, positions[row]);
         const double c = std::cos(turn.angle) * turn.magnitude, s = std::sin(turn.angle) * turn.magnitude;
         // Angles are exact to double; sine, two products and a sum are rounded to float.
-        const double tolerance =
-            (std::abs(in[i]) + std::abs(in[j])) * turn.magnitude * (4 * k_half_ulp + std::abs(turn.angle) * 0x1p-50);
+        const double tolerance = (std::abs(in[i]) + std::abs(in[j])) * turn.magnitude *
+                                 (4 * k_half_ulp + std::abs(turn.angle) * 0x1p-50);
         ASSERT_NEAR(out[i], in[i] * c - in[j] * s, tolerance) << "pair " << pair << " at " << positions[row];
         ASSERT_NEAR(out[j], in[i] * s + in[j] * c, tolerance) << "pair " << pair << " at " << positions[row];
       }

@@ -26,7 +26,8 @@ struct Routed {
   std::vector<float> weights;
 };
 
-Routed route(const std::vector<float>& logits, const RouterParams& params, platform::Isa isa = platform::Isa::scalar) {
+Routed route(const std::vector<float>& logits, const RouterParams& params,
+             platform::Isa isa = platform::Isa::scalar) {
   const Table table(isa);
   table->reserve(4, 64, 0);
   Matrix rows(1, static_cast<std::uint32_t>(logits.size()));
@@ -54,7 +55,9 @@ Expected reference(const std::vector<float>& logits, const RouterParams& params)
   }
   std::vector<std::uint16_t> order(n);
   std::iota(order.begin(), order.end(), std::uint16_t{0});
-  const auto key = [&](std::uint16_t i) { return p[i] + (params.selection_bias ? params.selection_bias[i] : 0.0f); };
+  const auto key = [&](std::uint16_t i) {
+    return p[i] + (params.selection_bias ? params.selection_bias[i] : 0.0f);
+  };
   std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return key(a) > key(b); });
   order.resize(params.n_used);
   Expected result{order, {}};

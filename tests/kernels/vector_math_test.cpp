@@ -122,7 +122,8 @@ TEST_P(VectorMathTest, NarrowsAsTheScalarReference) {
       x.push_back(-near);
     }
   }
-  for (const float value : {65519.9f, 65520.0f, 1e10f, 1e-10f, std::numeric_limits<float>::infinity()}) x.push_back(value);
+  for (const float value : {65519.9f, 65520.0f, 1e10f, 1e-10f, std::numeric_limits<float>::infinity()})
+    x.push_back(value);
   std::vector<std::uint16_t> y(x.size());
   math.to_f16(x.data(), y.data(), x.size());
   for (std::size_t i = 0; i < x.size(); ++i) ASSERT_EQ(y[i], f32_to_f16(x[i])) << x[i];
@@ -148,7 +149,8 @@ TEST_P(VectorMathTest, ScoresAreDotProductsWhateverTheKeysPlace) {
   for (std::uint32_t key = 1; key < k_key_block; ++key) std::copy_n(keys.at(0), dim, keys.at(key));
   attention.score(keys.at(0), queries.at(0), 3, dim, scores.at(0));
   for (std::uint32_t query = 0; query < 3; ++query) {
-    for (std::uint32_t key = 1; key < k_key_block; ++key) ASSERT_EQ(scores.at(query)[key], scores.at(query)[0]);
+    for (std::uint32_t key = 1; key < k_key_block; ++key)
+      ASSERT_EQ(scores.at(query)[key], scores.at(query)[0]);
   }
 }
 

@@ -1,5 +1,5 @@
-// Goal: the groups that bound a process are found on every layout of hierarchies that systems use. Method: trees of
-// files that imitate them.
+// Goal: the groups that bound a process are found on every layout of hierarchies that systems use. Method:
+// trees of files that imitate them.
 #include "platform/cgroup.hpp"
 
 #include <gmock/gmock.h>
@@ -23,8 +23,8 @@ TEST(ControlGroups, ListsOwnGroupAndEveryAncestorOfV2) {
   test::FakeRoot root;
   root.mount_v2("/user.slice/app.scope");
   root.write("/sys/fs/cgroup/user.slice/app.scope/memory.max", "max\n");
-  EXPECT_THAT(paths(root, "memory"), ElementsAre("/sys/fs/cgroup/user.slice/app.scope", "/sys/fs/cgroup/user.slice",
-                                                 "/sys/fs/cgroup"));
+  EXPECT_THAT(paths(root, "memory"), ElementsAre("/sys/fs/cgroup/user.slice/app.scope",
+                                                 "/sys/fs/cgroup/user.slice", "/sys/fs/cgroup"));
 }
 
 TEST(ControlGroups, ListsBothHierarchiesOfAHybridSystem) {
@@ -107,7 +107,8 @@ TEST(CpuQuota, ReadsV1AndItsSharedController) {
 TEST(CpuQuota, IgnoresZeroesAndGarbage) {
   test::FakeRoot root;
   root.mount_v2("/a");
-  for (const char* text : {"", "0 100000", "100000 0", "100000", "x y", "99999999999999999999999 100000", "-5 100"}) {
+  for (const char* text :
+       {"", "0 100000", "100000 0", "100000", "x y", "99999999999999999999999 100000", "-5 100"}) {
     root.write("/sys/fs/cgroup/a/cpu.max", text);
     EXPECT_EQ(cpu_quota(root.path()), 0) << text;
   }

@@ -1,4 +1,5 @@
-// Goal: the instruction set can be chosen by name, and an impossible choice is refused with a message that helps.
+// Goal: the instruction set can be chosen by name, and an impossible choice is refused with a message that
+// helps.
 #include "platform/cpu_features.hpp"
 
 #include <gmock/gmock.h>
@@ -29,7 +30,8 @@ class IsaVariable {
 
 TEST(Isa, NamesAreParsedBack) {
   for (Isa isa : {Isa::scalar, Isa::neon, Isa::avx2, Isa::avx512}) EXPECT_EQ(parse_isa(isa_name(isa)), isa);
-  for (const char* name : {"", "AVX2", "avx", "avx2 ", "unknown"}) EXPECT_EQ(parse_isa(name), std::nullopt) << name;
+  for (const char* name : {"", "AVX2", "avx", "avx2 ", "unknown"})
+    EXPECT_EQ(parse_isa(name), std::nullopt) << name;
 }
 
 TEST(Isa, ScalarIsAlwaysSupportedAndFirst) {
@@ -58,7 +60,8 @@ TEST(Isa, AnUnknownOrUnsupportedChoiceIsRefusedWithTheSupportedOnes) {
   const auto supported = supported_isas();
   std::vector<std::string> refused = {"sse9"};
   for (Isa isa : {Isa::neon, Isa::avx2, Isa::avx512}) {
-    if (std::find(supported.begin(), supported.end(), isa) == supported.end()) refused.push_back(isa_name(isa));
+    if (std::find(supported.begin(), supported.end(), isa) == supported.end())
+      refused.push_back(isa_name(isa));
   }
   for (const std::string& name : refused) {
     IsaVariable set(name.c_str());
@@ -91,7 +94,9 @@ TEST(UsableCpus, FollowsTheAffinityMask) {
   EXPECT_EQ(usable_cpus(), n_before);
 }
 
-TEST(CpuModelName, IsNeverEmpty) { EXPECT_FALSE(cpu_model_name().empty()); }
+TEST(CpuModelName, IsNeverEmpty) {
+  EXPECT_FALSE(cpu_model_name().empty());
+}
 
 }  // namespace
 }  // namespace sluice::platform

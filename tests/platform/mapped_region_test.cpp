@@ -1,5 +1,5 @@
-// Goal: a region holds exactly the memory it was asked for, no more (budgets count it) and no less (no later faults).
-// Method: mincore() and the resident size are the judges.
+// Goal: a region holds exactly the memory it was asked for, no more (budgets count it) and no less (no later
+// faults). Method: mincore() and the resident size are the judges.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -19,13 +19,16 @@ namespace {
 
 using base::k_mib;
 
-std::size_t page_bytes() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
+std::size_t page_bytes() {
+  return static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
 
 // Pages of [data, data + bytes) that are in memory.
 std::size_t resident_pages(const std::byte* data, std::size_t bytes) {
   std::vector<unsigned char> present((bytes + page_bytes() - 1) / page_bytes());
   if (mincore(const_cast<std::byte*>(data), bytes, present.data()) != 0) return SIZE_MAX;
-  return static_cast<std::size_t>(std::count_if(present.begin(), present.end(), [](auto p) { return (p & 1) != 0; }));
+  return static_cast<std::size_t>(
+      std::count_if(present.begin(), present.end(), [](auto p) { return (p & 1) != 0; }));
 }
 
 TEST(MappedRegion, IsZeroedPageAlignedAndWritableToItsLastByte) {
@@ -64,8 +67,8 @@ TEST(MappedRegion, NeverTakesMoreMemoryThanItsSize) {
   const std::uint64_t before = read_process_memory().rss_bytes;
   for (std::size_t i = 0; i < k_regions; ++i) regions.push_back(MappedRegion::allocate(k_bytes, true));
   const std::uint64_t grown = read_process_memory().rss_bytes - before;
-  // Counters lag by at most 64 pages of four kinds on each reading; the list of present pages of a sanitizer or the
-  // C library may grow meanwhile, all far below one huge page per region.
+  // Counters lag by at most 64 pages of four kinds on each reading; the list of present pages of a sanitizer
+  // or the C library may grow meanwhile, all far below one huge page per region.
   constexpr std::uint64_t k_slack_bytes = 4 * k_mib;
   EXPECT_LE(grown, k_regions * k_bytes + k_slack_bytes);
   EXPECT_GE(grown + k_slack_bytes, k_regions * k_bytes);

@@ -1,5 +1,5 @@
-// Goal: the default budget never promises memory that a group, an ancestor or the machine will not give. Method:
-// imitated /proc and /sys trees for the readers, edge values for the pure function.
+// Goal: the default budget never promises memory that a group, an ancestor or the machine will not give.
+// Method: imitated /proc and /sys trees for the readers, edge values for the pure function.
 #include "platform/memory.hpp"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,9 @@ namespace {
 using base::k_gib;
 using base::k_mib;
 
-std::string text(std::uint64_t number) { return std::to_string(number) + "\n"; }
+std::string text(std::uint64_t number) {
+  return std::to_string(number) + "\n";
+}
 
 TEST(MemoryLimits, ReadsTheMachine) {
   test::FakeRoot root;
@@ -38,8 +40,8 @@ TEST(MemoryLimits, V2UsageLeavesOutFilePages) {
   root.write("/sys/fs/cgroup/app/memory.max", text(6 * k_gib));
   root.write("/sys/fs/cgroup/app/memory.high", "max\n");
   root.write("/sys/fs/cgroup/app/memory.current", text(3 * k_gib));
-  root.write("/sys/fs/cgroup/app/memory.stat", "anon 5\nfile 9\ninactive_file " + text(k_gib) + "active_file " +
-                                                   text(512 * k_mib) + "unevictable 0\n");
+  root.write("/sys/fs/cgroup/app/memory.stat", "anon 5\nfile 9\ninactive_file " + text(k_gib) +
+                                                   "active_file " + text(512 * k_mib) + "unevictable 0\n");
   const MemoryLimits limits = read_memory_limits(root.path());
   EXPECT_EQ(limits.cgroup_limit_bytes, 6 * k_gib);
   EXPECT_EQ(limits.cgroup_used_bytes, k_gib + 512 * k_mib);
@@ -112,7 +114,8 @@ TEST(MemoryLimits, TheTighterHierarchyOfAHybridSystemWins) {
 TEST(MemoryLimits, LimitsThatBindNothingAreNone) {
   test::FakeRoot root;
   root.mount_v2("/app");
-  for (const char* none : {"max\n", "9223372036854771712\n", "9223372036854710272\n", "18446744073709551615\n"}) {
+  for (const char* none :
+       {"max\n", "9223372036854771712\n", "9223372036854710272\n", "18446744073709551615\n"}) {
     root.write("/sys/fs/cgroup/app/memory.max", none);
     EXPECT_FALSE(read_memory_limits(root.path()).cgroup_limit_bytes) << none;
   }
@@ -129,7 +132,8 @@ TEST(MemoryLimits, MissingAndGarbledFilesAreNoLimits) {
   EXPECT_FALSE(nothing.cgroup_limit_bytes);
   root.write("/proc/meminfo", "MemTotal: many kB\nMemAvailable:\nMemFree 7 kB\n:::\n");
   root.mount_v2("/app");
-  for (const char* garbage : {"", "\n", "12 34\n", "0x10\n", "-1\n", "6G\n", "99999999999999999999999999\n"}) {
+  for (const char* garbage :
+       {"", "\n", "12 34\n", "0x10\n", "-1\n", "6G\n", "99999999999999999999999999\n"}) {
     root.write("/sys/fs/cgroup/app/memory.max", garbage);
     const MemoryLimits limits = read_memory_limits(root.path());
     EXPECT_FALSE(limits.cgroup_limit_bytes) << garbage;

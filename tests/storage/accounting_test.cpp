@@ -42,8 +42,11 @@ TEST_P(Accounting, QueueCountsWhatTheKernelFetched) {
   auto buffer = platform::MappedRegion::allocate(8 * 1024 * 1024, true);
   std::vector<ReadRequest> requests;
   std::size_t used = 0;
-  const std::pair<std::uint64_t, std::uint64_t> ranges[] = {
-      {0, 1'000'000}, {1'234'567, 300'000}, {4096, 4096}, {k_file_bytes - 1, 1}, {k_file_bytes - 70'000, 70'000}};
+  const std::pair<std::uint64_t, std::uint64_t> ranges[] = {{0, 1'000'000},
+                                                            {1'234'567, 300'000},
+                                                            {4096, 4096},
+                                                            {k_file_bytes - 1, 1},
+                                                            {k_file_bytes - 70'000, 70'000}};
   for (const auto& [offset, length] : ranges) {
     requests.push_back({file.get(), offset, length, buffer.data() + used, requests.size(), Priority::demand});
     used += (read_window(offset, length, file->alignment_bytes()).length + 4095) / 4096 * 4096;
@@ -58,16 +61,16 @@ TEST_P(Accounting, QueueCountsWhatTheKernelFetched) {
   for (const ReadResult& result : results) EXPECT_EQ(result.error, 0);
   EXPECT_EQ(queue.statistics().read_bytes, fetched);
   std::uint64_t windows = 0;
-  for (const auto& [offset, length] : ranges) windows += read_window(offset, length, file->alignment_bytes()).length;
+  for (const auto& [offset, length] : ranges)
+    windows += read_window(offset, length, file->alignment_bytes()).length;
   EXPECT_EQ(queue.statistics().read_bytes, windows);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Accounting,
-                         ::testing::Values(Source{"Uring", [](std::string* reason) {
-                                                    return make_uring_backend(16, reason);
-                                                  }},
-                                           Source{"Pread", [](std::string*) { return make_pread_backend(16, 3); }}),
-                         [](const auto& source) { return source.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Backends, Accounting,
+    ::testing::Values(Source{"Uring", [](std::string* reason) { return make_uring_backend(16, reason); }},
+                      Source{"Pread", [](std::string*) { return make_pread_backend(16, 3); }}),
+    [](const auto& source) { return source.param.name; });
 
 TEST(FileAccounting, OpeningAndReadingCountWhatTheKernelFetched) {
   test::WorkDir folder;

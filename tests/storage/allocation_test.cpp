@@ -1,5 +1,5 @@
-// Goal: once a queue exists, reading takes no memory: a budget that counts every byte must not be exceeded by the
-// reads that serve it. Method: operator new of this program counts.
+// Goal: once a queue exists, reading takes no memory: a budget that counts every byte must not be exceeded by
+// the reads that serve it. Method: operator new of this program counts.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -15,13 +15,18 @@ namespace {
 std::atomic<std::uint64_t> n_allocations{0};
 }  // namespace
 
-void* operator new(std::size_t bytes) {
+// Not inlined, or GCC takes the pair for mismatched.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   n_allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* const data = std::malloc(bytes == 0 ? 1 : bytes)) return data;
   throw std::bad_alloc();
 }
-void operator delete(void* data) noexcept { std::free(data); }
-void operator delete(void* data, std::size_t) noexcept { std::free(data); }
+[[gnu::noinline]] void operator delete(void* data) noexcept {
+  std::free(data);
+}
+[[gnu::noinline]] void operator delete(void* data, std::size_t) noexcept {
+  std::free(data);
+}
 
 namespace sluice::storage {
 namespace {
@@ -37,8 +42,8 @@ void expect_no_allocations(std::unique_ptr<Backend> backend) {
   ReadQueue queue(std::move(backend), {.piece_bytes = 8192, .max_requests = k_requests});
   std::vector<ReadRequest> requests;
   for (std::uint64_t i = 0; i < k_requests; ++i) {
-    requests.push_back({file.get(), i * k_length, k_length, memory.data() + i * ((room + 4095) / 4096 * 4096), i,
-                        i % 2 ? Priority::demand : Priority::speculative});
+    requests.push_back({file.get(), i * k_length, k_length, memory.data() + i * ((room + 4095) / 4096 * 4096),
+                        i, i % 2 ? Priority::demand : Priority::speculative});
   }
   ReadResult results[k_requests];
   const std::uint64_t before = n_allocations.load();
@@ -58,7 +63,9 @@ TEST(Allocation, TheCounterCounts) {
   EXPECT_GE(n_allocations.load(), before + 2);
 }
 
-TEST(Allocation, ReadingThroughPreadTakesNoMemory) { expect_no_allocations(make_pread_backend(8, 2)); }
+TEST(Allocation, ReadingThroughPreadTakesNoMemory) {
+  expect_no_allocations(make_pread_backend(8, 2));
+}
 
 TEST(Allocation, ReadingThroughUringTakesNoMemory) {
   std::string reason;
@@ -68,8 +75,9 @@ TEST(Allocation, ReadingThroughUringTakesNoMemory) {
 }
 
 TEST(Allocation, ReadingThroughFaultsTakesNoMemory) {
-  expect_no_allocations(make_fault_backend(
-      make_pread_backend(8, 2), {.short_read_rate = 0.3, .eintr_rate = 0.2, .delay_rate = 0.3, .reorder = true}));
+  expect_no_allocations(
+      make_fault_backend(make_pread_backend(8, 2),
+                         {.short_read_rate = 0.3, .eintr_rate = 0.2, .delay_rate = 0.3, .reorder = true}));
 }
 
 }  // namespace

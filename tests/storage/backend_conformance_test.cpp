@@ -1,6 +1,6 @@
-// Goal: through every backend, and through every kind of fault, a queue delivers exactly the bytes of the file.
-// Method: one suite over all backends and fault plans; the file's contents are known, so any misplaced, missing or
-// stale byte shows.
+// Goal: through every backend, and through every kind of fault, a queue delivers exactly the bytes of the
+// file. Method: one suite over all backends and fault plans; the file's contents are known, so any misplaced,
+// missing or stale byte shows.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +32,9 @@ std::vector<Variant> all_variants() {
   std::vector<Variant> variants;
   for (const Kind kind : {Kind::uring, Kind::pread}) {
     const std::string base = kind == Kind::uring ? "Uring" : "Pread";
-    const auto add = [&](const char* name, const FaultPlan& plan) { variants.push_back({base + name, kind, plan}); };
+    const auto add = [&](const char* name, const FaultPlan& plan) {
+      variants.push_back({base + name, kind, plan});
+    };
     variants.push_back({base, kind, std::nullopt});
     add("NoFault", {});
     add("Short", {.seed = 2, .short_read_rate = 0.5});
@@ -42,8 +44,14 @@ std::vector<Variant> all_variants() {
     add("LateAndReordered", {.seed = 5, .delay_rate = 0.6, .delay_polls = 4, .reorder = true});
     add("Full", {.seed = 6, .full_rate = 0.8});
     for (std::uint64_t seed = 10; seed < 14; ++seed) {
-      FaultPlan plan{.seed = seed, .short_read_rate = 0.3, .eintr_rate = 0.2, .eagain_rate = 0.1, .delay_rate = 0.3,
-                     .delay_polls = 2, .reorder = true, .full_rate = 0.3};
+      FaultPlan plan{.seed = seed,
+                     .short_read_rate = 0.3,
+                     .eintr_rate = 0.2,
+                     .eagain_rate = 0.1,
+                     .delay_rate = 0.3,
+                     .delay_polls = 2,
+                     .reorder = true,
+                     .full_rate = 0.3};
       add(("Everything" + std::to_string(seed)).c_str(), plan);
     }
   }
@@ -65,9 +73,15 @@ class Conformance : public ::testing::TestWithParam<std::tuple<Variant, bool>> {
  protected:
   static constexpr std::size_t k_file_bytes = 700'001;  // No multiple of any block.
 
+  // One file for all tests: the first direct read of a fresh file waits until its pages are on the drive.
+  static void SetUpTestSuite() {
+    folder_.emplace();
+    contents_ = test::write_random_file(*folder_ / "file", k_file_bytes, 42);
+  }
+  static void TearDownTestSuite() { folder_.reset(); }
+
   void SetUp() override {
-    contents_ = test::write_random_file(folder_ / "file", k_file_bytes, 42);
-    file_ = File::open(folder_ / "file", std::get<1>(GetParam()));
+    file_ = File::open(*folder_ / "file", std::get<1>(GetParam()));
     if (std::get<1>(GetParam()) && !file_->is_direct()) GTEST_SKIP() << file_->why_not_direct();
     std::string reason;
     if (!make_plain(variant().kind, 1, &reason)) GTEST_SKIP() << reason;
@@ -112,7 +126,8 @@ class Conformance : public ::testing::TestWithParam<std::tuple<Variant, bool>> {
     while (queue.n_pending() != 0) {
       const std::size_t n = queue.wait(some, 1);
       EXPECT_GE(n, 1u);
-      for (std::size_t i = 0; i < n; ++i) EXPECT_TRUE(results.emplace(some[i].id, some[i]).second) << some[i].id;
+      for (std::size_t i = 0; i < n; ++i)
+        EXPECT_TRUE(results.emplace(some[i].id, some[i]).second) << some[i].id;
     }
     return results;
   }
@@ -131,8 +146,8 @@ class Conformance : public ::testing::TestWithParam<std::tuple<Variant, bool>> {
     return ranges;
   }
 
-  test::WorkDir folder_;
-  std::vector<std::byte> contents_;
+  static inline std::optional<test::WorkDir> folder_;
+  static inline std::vector<std::byte> contents_;
   std::unique_ptr<File> file_;
 };
 
@@ -142,7 +157,8 @@ TEST_P(Conformance, DeliversEveryRangeAtEveryQueueDepth) {
     const auto ranges = many_ranges();
     std::vector<ReadRequest> requests;
     for (const Range& range : ranges) {
-      requests.push_back(request(range, requests.size(), requests.size() % 3 ? Priority::demand : Priority::speculative));
+      requests.push_back(
+          request(range, requests.size(), requests.size() % 3 ? Priority::demand : Priority::speculative));
     }
     queue->submit(requests);
     EXPECT_LE(queue->backend().in_flight(), depth);
@@ -187,7 +203,8 @@ TEST_P(Conformance, ReportsFailingRangesAndNothingElse) {
   // Pieces are 16 KiB from the window's begin; the bad block lies in the third one of the first request.
   constexpr std::uint64_t k_bad = 2 * 16'384 + 5000;
   const auto queue = make_queue(8, {{.begin = k_bad, .end = k_bad + 1, .error = EIO}});
-  const Range bad = make_range(0, 100'000), good = make_range(100'000, 100'000), before = make_range(0, 32'768);
+  const Range bad = make_range(0, 100'000), good = make_range(100'000, 100'000),
+              before = make_range(0, 32'768);
   const ReadRequest requests[] = {request(bad, 1), request(good, 2), request(before, 3)};
   queue->submit(requests);
   auto results = drain(*queue);
@@ -206,7 +223,8 @@ TEST_P(Conformance, CancelledRequestsLeaveTheOthersWhole) {
   const auto ranges = many_ranges();
   std::vector<ReadRequest> requests;
   for (const Range& range : ranges) {
-    requests.push_back(request(range, requests.size(), requests.size() % 2 ? Priority::demand : Priority::speculative));
+    requests.push_back(
+        request(range, requests.size(), requests.size() % 2 ? Priority::demand : Priority::speculative));
   }
   queue->submit(requests);
   queue->cancel_speculative();
@@ -258,7 +276,8 @@ TEST_P(Conformance, RawBackendKeepsItsBounds) {
   const auto memory = platform::MappedRegion::allocate(8 * 4096, false);
   std::vector<ReadOp> ops;
   const int fd = file_->is_direct() ? file_->direct_fd() : file_->buffered_fd();
-  for (std::uint64_t i = 0; i < 8; ++i) ops.push_back({fd, i * 4096, 4096, memory.data() + i * 4096, 100 + i});
+  for (std::uint64_t i = 0; i < 8; ++i)
+    ops.push_back({fd, i * 4096, 4096, memory.data() + i * 4096, 100 + i});
   std::size_t n_accepted = 0, n_done = 0;
   std::map<std::uint64_t, int> seen;
   while (n_done < ops.size()) {
@@ -305,7 +324,8 @@ std::string test_name(const ::testing::TestParamInfo<Conformance::ParamType>& te
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
-                         ::testing::Combine(::testing::ValuesIn(all_variants()), ::testing::Bool()), test_name);
+                         ::testing::Combine(::testing::ValuesIn(all_variants()), ::testing::Bool()),
+                         test_name);
 INSTANTIATE_TEST_SUITE_P(Backends, PlainBackend,
                          ::testing::Combine(::testing::Values(Variant{"Uring", Kind::uring, std::nullopt},
                                                               Variant{"Pread", Kind::pread, std::nullopt}),

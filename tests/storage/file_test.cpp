@@ -1,11 +1,13 @@
-// Goal: whatever a path names, opening it either works or says why not; whatever range is read, the bytes are right
-// with and without O_DIRECT.
+// Goal: whatever a path names, opening it either works or says why not; whatever range is read, the bytes are
+// right with and without O_DIRECT.
 #include "storage/file.hpp"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -105,14 +107,16 @@ TEST_P(FileRead, FillsEveryRangeOfFilesOfEverySize) {
     const auto expected = test::write_random_file(folder / "file", size, size);
     const auto file = File::open(folder / "file", GetParam());
     std::vector<std::byte> out(size + 2);
-    for (std::size_t offset : {std::size_t{0}, std::size_t{1}, size / 3, size / 2 & ~std::size_t{4095}, size - 1}) {
+    for (std::size_t offset :
+         {std::size_t{0}, std::size_t{1}, size / 3, size / 2 & ~std::size_t{4095}, size - 1}) {
       for (std::size_t length : {std::size_t{1}, std::size_t{511}, std::size_t{4096}, size}) {
         if (offset > size) continue;
         const std::size_t n = std::min(length, size - offset);
         std::fill(out.begin(), out.end(), std::byte{0xee});
         std::uint64_t counted = 5;
         file->read(offset, out.data() + 1, n, &counted);
-        ASSERT_EQ(std::memcmp(out.data() + 1, expected.data() + offset, n), 0) << size << " " << offset << " " << n;
+        ASSERT_EQ(std::memcmp(out.data() + 1, expected.data() + offset, n), 0)
+            << size << " " << offset << " " << n;
         EXPECT_EQ(out[0], std::byte{0xee});
         EXPECT_EQ(out[n + 1], std::byte{0xee});
         EXPECT_GE(counted, 5 + n);
@@ -136,13 +140,42 @@ TEST_P(FileRead, FillsAlignedBuffersToo) {
   EXPECT_LT(counted, expected.size() + file->alignment_bytes());
 }
 
+TEST(FileBuffered, LoadingLeavesNothingInThePageCache) {
+  test::WorkDir folder;
+  constexpr std::size_t k_bytes = 20 * 1024 * 1024;
+  const auto expected = test::write_random_file(folder / "file", k_bytes);
+  const auto file = File::open(folder / "file", false);
+  // Pages not yet written cannot be dropped, and those of writing may be of any size.
+  ASSERT_EQ(fdatasync(file->buffered_fd()), 0);
+  ASSERT_EQ(posix_fadvise(file->buffered_fd(), 0, 0, POSIX_FADV_DONTNEED), 0);
+  std::vector<std::byte> out(k_bytes - 5001);
+  file->read(5001, out.data(), out.size());
+  EXPECT_EQ(std::memcmp(out.data(), expected.data() + 5001, out.size()), 0);
+  void* const mapping = mmap(nullptr, k_bytes, PROT_READ, MAP_SHARED, file->buffered_fd(), 0);
+  ASSERT_NE(mapping, MAP_FAILED);
+  std::vector<unsigned char> present(k_bytes / 4096);
+  const int error = mincore(mapping, k_bytes, present.data());
+  munmap(mapping, k_bytes);
+  ASSERT_EQ(error, 0);
+  const auto n_cached =
+      std::count_if(present.begin(), present.end(), [](auto page) { return (page & 1) != 0; });
+  struct statfs system {};
+  ASSERT_EQ(fstatfs(file->buffered_fd(), &system), 0);
+  constexpr auto k_tmpfs_magic = 0x01021994;
+  if (system.f_type == k_tmpfs_magic) GTEST_SKIP() << "tmpfs is nothing but page cache";
+  // Allowed: one large page at each end that the range covers only in part; far less than was read.
+  EXPECT_LE(n_cached, 2 * 2 * 1024 * 1024 / 4096);
+  EXPECT_LT(n_cached, static_cast<std::ptrdiff_t>(present.size() / 4));
+}
+
 TEST_P(FileRead, RefusesRangesBeyondTheEnd) {
   test::WorkDir folder;
   test::write_random_file(folder / "file", 1000);
   const auto file = File::open(folder / "file", GetParam());
   std::byte out[16];
   file->read(1000, out, 0);
-  const std::pair<std::uint64_t, std::uint64_t> ranges[] = {{1000, 1}, {990, 11}, {UINT64_MAX, 2}, {2, UINT64_MAX}};
+  const std::pair<std::uint64_t, std::uint64_t> ranges[] = {
+      {1000, 1}, {990, 11}, {UINT64_MAX, 2}, {2, UINT64_MAX}};
   for (const auto& [offset, bytes] : ranges) {
     try {
       file->read(offset, out, bytes);
@@ -204,7 +237,8 @@ TEST_P(FileRead, ByteSourceServesAnyOrderOfReads) {
     source->read(offset, {out.data(), n});
     ASSERT_EQ(std::memcmp(out.data(), expected.data() + offset, n), 0) << offset;
   }
-  // Small reads in order fetch every byte about once: windows begin at a block, so neighbours share at most one.
+  // Small reads in order fetch every byte about once: windows begin at a block, so neighbours share at most
+  // one.
   EXPECT_LE(counted - probed, expected.size() + 6 * 4096);
   for (std::uint64_t at : {299'999u, 3u, 150'000u, 65'536u, 65'535u, 0u}) {
     for (std::size_t n : {std::size_t{1}, std::size_t{18}, std::size_t{70'000}, expected.size()}) {

@@ -12,8 +12,8 @@
 
 namespace sluice::test {
 
-/// A folder in the current working directory: the build tree lies on a real file system more often than /tmp, so
-/// direct reads have a better chance there.
+/// A folder in the current working directory: the build tree lies on a real file system more often than /tmp,
+/// so direct reads have a better chance there.
 class WorkDir {
  public:
   WorkDir() {

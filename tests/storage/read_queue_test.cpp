@@ -1,5 +1,5 @@
-// Goal: what the queue asks of a backend, in which order, and what it makes of every kind of answer. Method: a
-// scripted backend that records each read and completes it as the test says.
+// Goal: what the queue asks of a backend, in which order, and what it makes of every kind of answer. Method:
+// a scripted backend that records each read and completes it as the test says.
 #include "storage/read_queue.hpp"
 
 #include <gmock/gmock.h>
@@ -82,7 +82,8 @@ class ReadQueueTest : public ::testing::Test {
         std::move(backend), ReadQueue::Options{.piece_bytes = k_piece, .max_requests = max_requests});
   }
   /// `n` pieces from piece `first` on.
-  ReadRequest request(std::uint64_t id, std::uint64_t first, std::uint64_t n, Priority priority = Priority::demand) {
+  ReadRequest request(std::uint64_t id, std::uint64_t first, std::uint64_t n,
+                      Priority priority = Priority::demand) {
     return {file_.get(), first * k_piece, n * k_piece, memory_.data(), id, priority};
   }
   void submit(std::vector<ReadRequest> requests) { queue_->submit(requests); }
@@ -114,7 +115,8 @@ class ReadQueueTest : public ::testing::Test {
 };
 
 TEST(ReadWindow, EnclosesTheRangeAtTheAlignment) {
-  const auto check = [](std::uint64_t offset, std::uint64_t length, std::uint32_t alignment, Window expected) {
+  const auto check = [](std::uint64_t offset, std::uint64_t length, std::uint32_t alignment,
+                        Window expected) {
     const Window window = read_window(offset, length, alignment);
     EXPECT_EQ(window.offset, expected.offset) << offset << "+" << length;
     EXPECT_EQ(window.length, expected.length) << offset << "+" << length;
@@ -158,8 +160,8 @@ TEST_F(ReadQueueTest, DemandOvertakesSpeculationThatHasNotStarted) {
 
 TEST_F(ReadQueueTest, PromotedRequestsAreReadAsDemand) {
   start(1);
-  submit({request(1, 0, 1), request(2, 10, 1, Priority::speculative), request(3, 20, 2, Priority::speculative),
-          request(4, 30, 1)});
+  submit({request(1, 0, 1), request(2, 10, 1, Priority::speculative),
+          request(3, 20, 2, Priority::speculative), request(4, 30, 1)});
   queue_->promote(3);
   queue_->promote(3);    // Again: nothing more to raise.
   queue_->promote(1);    // Is demand already.

@@ -23,12 +23,14 @@ namespace sluice::test {
 /// A file in memory. Reads past the end fail the contract of ByteSource, so they throw.
 class MemorySource : public gguf::ByteSource {
  public:
-  MemorySource(std::string name, std::vector<std::byte> bytes) : name_(std::move(name)), bytes_(std::move(bytes)) {}
+  MemorySource(std::string name, std::vector<std::byte> bytes)
+      : name_(std::move(name)), bytes_(std::move(bytes)) {}
   const std::string& name() const override { return name_; }
   std::uint64_t size() const override { return bytes_.size(); }
   void read(std::uint64_t offset, std::span<std::byte> out) override {
     if (offset > bytes_.size() || out.size() > bytes_.size() - offset) {
-      base::fail(ErrorCode::internal, "{}: read of {} bytes at {} leaves the file", name_, out.size(), offset);
+      base::fail(ErrorCode::internal, "{}: read of {} bytes at {} leaves the file", name_, out.size(),
+                 offset);
     }
     if (!out.empty()) std::memcpy(out.data(), bytes_.data() + offset, out.size());
   }
@@ -77,7 +79,9 @@ class RawBytes {
     bytes_.resize(bytes_.size() + n_bytes, std::byte{0});
     return *this;
   }
-  RawBytes& pad_to(std::size_t alignment) { return zeros((alignment - bytes_.size() % alignment) % alignment); }
+  RawBytes& pad_to(std::size_t alignment) {
+    return zeros((alignment - bytes_.size() % alignment) % alignment);
+  }
   RawBytes& header(std::uint64_t n_tensors, std::uint64_t n_entries, std::uint32_t version = 3) {
     return text("GGUF").u32(version).u64(n_tensors).u64(n_entries);
   }
@@ -100,9 +104,15 @@ inline gguf::Value uint_value(std::uint64_t value, gguf::ValueType type = gguf::
 inline gguf::Value int_value(std::int64_t value, gguf::ValueType type = gguf::ValueType::i32) {
   return {type, value};
 }
-inline gguf::Value float_value(double value, gguf::ValueType type = gguf::ValueType::f32) { return {type, value}; }
-inline gguf::Value bool_value(bool value) { return {gguf::ValueType::boolean, value}; }
-inline gguf::Value string_value(std::string value) { return {gguf::ValueType::string, std::move(value)}; }
+inline gguf::Value float_value(double value, gguf::ValueType type = gguf::ValueType::f32) {
+  return {type, value};
+}
+inline gguf::Value bool_value(bool value) {
+  return {gguf::ValueType::boolean, value};
+}
+inline gguf::Value string_value(std::string value) {
+  return {gguf::ValueType::string, std::move(value)};
+}
 inline gguf::Value strings_value(const std::vector<std::string>& values) {
   gguf::StringArray strings;
   for (const std::string& value : values) strings.push_back(value);
@@ -141,7 +151,8 @@ inline std::string parse_error(std::vector<std::byte> bytes, const gguf::ParseOp
   try {
     parse_bytes(std::move(bytes), options);
   } catch (const Error& error) {
-    return error.code() == ErrorCode::invalid_file ? error.what() : std::string("wrong code: ") + error.what();
+    return error.code() == ErrorCode::invalid_file ? error.what()
+                                                   : std::string("wrong code: ") + error.what();
   }
   return {};
 }

@@ -89,7 +89,7 @@ TEST(SmallBpe, InvalidUtf8IsKeptByteForByte) {
 TEST(SmallBpe, AByteWithoutTokenBecomesTheReplacementCharacterOrUnknown) {
   VocabBuilder builder("gpt2", "gpt-2");
   builder.add("a");
-  const TokenId first = builder.add("\xC3\xAF"), second = builder.add("\xC2\xBB"),
+  const TokenId first = builder.add("\xC3\xAF"), second = builder.add("\xC2\xBF"),
                 third = builder.add("\xC2\xBD");
   EXPECT_THAT(builder.build()->encode("a\xFFz"), ElementsAre(0, first, second, third));
   const TokenId unknown = builder.add("<unk>", TokenKind::unknown);

@@ -5,6 +5,8 @@
 #include "kernels/x86/vec_avx512.hpp"
 #include "kernels/x86/pack_q32.hpp"
 #include "kernels/x86/pack_k.hpp"
+#include "kernels/x86/panel_dot.hpp"
+#include "kernels/x86/fused_dot.hpp"
 #include "kernels/x86/gemm_int8.hpp"
 #include "kernels/x86/gemm_float.hpp"
 #include "kernels/x86/quantize.hpp"
@@ -13,6 +15,8 @@
 
 namespace sluice::kernels::x86 {
 
-GemmKernel find_avx512_gemm(TensorType type) noexcept { return find_kernel(type, Isa::avx512); }
+GemmKernel find_avx512_gemm(TensorType type) noexcept {
+  return find_kernel(type, Isa::avx512);
+}
 
 }  // namespace sluice::kernels::x86

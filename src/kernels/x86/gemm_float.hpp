@@ -1,7 +1,8 @@
 #pragma once
 
-// The driver of the float kernels (F32, F16, BF16, and every other type decoded to floats first). Include after the
-// vector vocabulary. One vector of k_lanes partial sums per element, columns in order, one fixed reduction.
+// The driver of the float kernels (F32, F16, BF16, and every other type decoded to floats first). Include
+// after the vector vocabulary. One vector of k_lanes partial sums per element, columns in order, one fixed
+// reduction.
 
 #include "kernels/quant.hpp"
 
@@ -10,7 +11,9 @@ namespace {
 
 struct F32Weights {
   static constexpr std::size_t k_bytes = 4;
-  static SLUICE_INLINE Floats load_lanes(const std::uint8_t* p) noexcept { return loadf(reinterpret_cast<const float*>(p)); }
+  static SLUICE_INLINE Floats load_lanes(const std::uint8_t* p) noexcept {
+    return loadf(reinterpret_cast<const float*>(p));
+  }
 };
 struct F16Weights {
   static constexpr std::size_t k_bytes = 2;
@@ -21,7 +24,8 @@ struct Bf16Weights {
   static SLUICE_INLINE Floats load_lanes(const std::uint8_t* p) noexcept { return load_bf16(p); }
 };
 
-/// sums[r][t] += R weight rows times T activation rows over n columns; a last partial vector is filled with zeros.
+/// sums[r][t] += R weight rows times T activation rows over n columns; a last partial vector is filled with
+/// zeros.
 template <class Weights, int R, int T>
 SLUICE_INLINE void multiply(const std::uint8_t* w, std::size_t w_row_bytes, const std::uint8_t* x,
                             std::size_t x_row_bytes, std::size_t n, Floats (&sums)[R][T]) noexcept {
@@ -50,8 +54,8 @@ SLUICE_INLINE void multiply(const std::uint8_t* w, std::size_t w_row_bytes, cons
 }
 
 template <class Weights, int R, int T>
-void float_tile(const std::uint8_t* w, std::size_t w_row_bytes, const std::uint8_t* x, std::size_t x_row_bytes,
-                std::size_t n_cols, float* y, std::size_t y_stride) noexcept {
+void float_tile(const std::uint8_t* w, std::size_t w_row_bytes, const std::uint8_t* x,
+                std::size_t x_row_bytes, std::size_t n_cols, float* y, std::size_t y_stride) noexcept {
   Floats sums[R][T];
   for (int r = 0; r < R; ++r) {
     for (int t = 0; t < T; ++t) sums[r][t] = zerof();
@@ -65,8 +69,9 @@ void float_tile(const std::uint8_t* w, std::size_t w_row_bytes, const std::uint8
 }
 
 template <class Weights>
-void float_gemm(const void* w, std::size_t w_row_bytes, std::size_t n_rows, const void* x, std::size_t x_row_bytes,
-                std::size_t n_x, std::size_t n_cols, float* y, std::size_t y_stride) noexcept {
+void float_gemm(const void* w, std::size_t w_row_bytes, std::size_t n_rows, const void* x,
+                std::size_t x_row_bytes, std::size_t n_x, std::size_t n_cols, float* y,
+                std::size_t y_stride) noexcept {
   constexpr int wide = 8;  // rows for one activation row: enough independent sums to hide the latency of fma
   const auto* weights = static_cast<const std::uint8_t*>(w);
   const auto* inputs = static_cast<const std::uint8_t*>(x);
@@ -93,11 +98,12 @@ void float_gemm(const void* w, std::size_t w_row_bytes, std::size_t n_rows, cons
   while (i < n_rows) rows.template operator()<1>();
 }
 
-/// Any type that dequantize_row knows: pieces of four rows are decoded to the stack, then multiplied. The partial
-/// sums of an element live through all pieces, so the arithmetic is that of F32 weights.
+/// Any type that dequantize_row knows: pieces of four rows are decoded to the stack, then multiplied. The
+/// partial sums of an element live through all pieces, so the arithmetic is that of F32 weights.
 template <TensorType Type, int BlockElements, int BlockBytes>
-void decoded_gemm(const void* w, std::size_t w_row_bytes, std::size_t n_rows, const void* x, std::size_t x_row_bytes,
-                  std::size_t n_x, std::size_t n_cols, float* y, std::size_t y_stride) noexcept {
+void decoded_gemm(const void* w, std::size_t w_row_bytes, std::size_t n_rows, const void* x,
+                  std::size_t x_row_bytes, std::size_t n_x, std::size_t n_cols, float* y,
+                  std::size_t y_stride) noexcept {
   constexpr std::size_t piece = 256, max_rows = 4, max_x = 32;
   static_assert(piece % BlockElements == 0);
   alignas(64) float decoded[max_rows * piece];
@@ -110,7 +116,8 @@ void decoded_gemm(const void* w, std::size_t w_row_bytes, std::size_t n_rows, co
       for (std::size_t k = 0; k < n_cols; k += piece) {
         const std::size_t n = n_cols - k < piece ? n_cols - k : piece;
         for (std::size_t r = 0; r < rows; ++r) {
-          const auto* source = static_cast<const std::uint8_t*>(w) + (i0 + r) * w_row_bytes + k / BlockElements * BlockBytes;
+          const auto* source =
+              static_cast<const std::uint8_t*>(w) + (i0 + r) * w_row_bytes + k / BlockElements * BlockBytes;
           dequantize_row(Type, source, decoded + r * piece, n);
         }
         const auto* panel = reinterpret_cast<const std::uint8_t*>(decoded);

@@ -21,35 +21,64 @@ GemmKernel float_kernel(GemmFunction function, Isa isa) noexcept {
 GemmKernel find_kernel(TensorType type, Isa isa) noexcept {
   using enum TensorType;
   switch (type) {
-    case f32: return float_kernel(float_gemm<F32Weights>, isa);
-    case f16: return float_kernel(float_gemm<F16Weights>, isa);
-    case bf16: return float_kernel(float_gemm<Bf16Weights>, isa);
-    case q4_0: return int8_kernel<Q32Step<Q40>>(isa);
-    case q4_1: return int8_kernel<Q32Step<Q41>>(isa);
-    case q5_0: return int8_kernel<Q32Step<Q50>>(isa);
-    case q5_1: return int8_kernel<Q32Step<Q51>>(isa);
-    case q8_0: return int8_kernel<Q32Step<Q80>>(isa);
-    case iq4_nl: return int8_kernel<Q32Step<Iq4Nl>>(isa);
-    case mxfp4: return int8_kernel<Q32Step<Mxfp4>>(isa);
-    case q2_k: return int8_kernel<KStep<Q2K>>(isa);
-    case q3_k: return int8_kernel<KStep<Q3K>>(isa);
-    case q4_k: return int8_kernel<KStep<Q4K>>(isa);
-    case q5_k: return int8_kernel<KStep<Q5K>>(isa);
-    case q6_k: return int8_kernel<KStep<Q6K>>(isa);
-    case iq4_xs: return int8_kernel<KStep<Iq4Xs>>(isa);
-    case iq2_xxs: return float_kernel(decoded_gemm<iq2_xxs, 256, 66>, isa);
-    case iq2_xs: return float_kernel(decoded_gemm<iq2_xs, 256, 74>, isa);
-    case iq2_s: return float_kernel(decoded_gemm<iq2_s, 256, 82>, isa);
-    case iq3_xxs: return float_kernel(decoded_gemm<iq3_xxs, 256, 98>, isa);
-    case iq3_s: return float_kernel(decoded_gemm<iq3_s, 256, 110>, isa);
-    case iq1_s: return float_kernel(decoded_gemm<iq1_s, 256, 50>, isa);
-    case iq1_m: return float_kernel(decoded_gemm<iq1_m, 256, 56>, isa);
-    case tq1_0: return float_kernel(decoded_gemm<tq1_0, 256, 54>, isa);
-    case tq2_0: return float_kernel(decoded_gemm<tq2_0, 256, 66>, isa);
-    case nvfp4: return float_kernel(decoded_gemm<nvfp4, 64, 36>, isa);
-    case q8_1: return float_kernel(decoded_gemm<q8_1, 32, 36>, isa);
-    case q8_k: return float_kernel(decoded_gemm<q8_k, 256, 292>, isa);
-    default: return {};
+    case f32:
+      return float_kernel(float_gemm<F32Weights>, isa);
+    case f16:
+      return float_kernel(float_gemm<F16Weights>, isa);
+    case bf16:
+      return float_kernel(float_gemm<Bf16Weights>, isa);
+    case q4_0:
+      return int8_kernel<Q32Step<Q40>>(isa);
+    case q4_1:
+      return int8_kernel<Q32Step<Q41>>(isa);
+    case q5_0:
+      return int8_kernel<Q32Step<Q50>>(isa);
+    case q5_1:
+      return int8_kernel<Q32Step<Q51>>(isa);
+    case q8_0:
+      return int8_kernel<Q32Step<Q80>>(isa);
+    case iq4_nl:
+      return int8_kernel<Q32Step<Iq4Nl>>(isa);
+    case mxfp4:
+      return int8_kernel<Q32Step<Mxfp4>>(isa);
+    case q2_k:
+      return int8_kernel<KStep<Q2K>>(isa);
+    case q3_k:
+      return int8_kernel<KStep<Q3K>>(isa);
+    case q4_k:
+      return int8_kernel<KStep<Q4K>>(isa);
+    case q5_k:
+      return int8_kernel<KStep<Q5K>>(isa);
+    case q6_k:
+      return int8_kernel<KStep<Q6K>>(isa);
+    case iq4_xs:
+      return int8_kernel<KStep<Iq4Xs>>(isa);
+    case iq2_xxs:
+      return float_kernel(decoded_gemm<iq2_xxs, 256, 66>, isa);
+    case iq2_xs:
+      return float_kernel(decoded_gemm<iq2_xs, 256, 74>, isa);
+    case iq2_s:
+      return float_kernel(decoded_gemm<iq2_s, 256, 82>, isa);
+    case iq3_xxs:
+      return float_kernel(decoded_gemm<iq3_xxs, 256, 98>, isa);
+    case iq3_s:
+      return float_kernel(decoded_gemm<iq3_s, 256, 110>, isa);
+    case iq1_s:
+      return float_kernel(decoded_gemm<iq1_s, 256, 50>, isa);
+    case iq1_m:
+      return float_kernel(decoded_gemm<iq1_m, 256, 56>, isa);
+    case tq1_0:
+      return float_kernel(decoded_gemm<tq1_0, 256, 54>, isa);
+    case tq2_0:
+      return float_kernel(decoded_gemm<tq2_0, 256, 66>, isa);
+    case nvfp4:
+      return float_kernel(decoded_gemm<nvfp4, 64, 36>, isa);
+    case q8_1:
+      return float_kernel(decoded_gemm<q8_1, 32, 36>, isa);
+    case q8_k:
+      return float_kernel(decoded_gemm<q8_k, 256, 292>, isa);
+    default:
+      return {};
   }
 }
 

@@ -1,11 +1,11 @@
 #pragma once
 
-// Formats of 256 elements with scaled sub-blocks (K-quants, IQ4_XS): how k_lanes rows of one block become a panel.
-// Include after pack_q32.hpp. Layouts are those of the GGUF blocks.
+// Formats of 256 elements with scaled sub-blocks (K-quants, IQ4_XS): how k_lanes rows of one block become a
+// panel. Include after pack_q32.hpp. Layouts are those of the GGUF blocks.
 //
-// The exact integer of a block is sum over sub-blocks s of scale_s * (sum of (stored - offset) * q). The offset, or
-// the minimum of Q2_K, Q4_K and Q5_K, needs only the sums of q over each 16 elements: `pair` p holds, per row, the
-// two 16-bit factors of sums 2p and 2p + 1.
+// The exact integer of a block is sum over sub-blocks s of scale_s * (sum of (stored - offset) * q). The
+// offset, or the minimum of Q2_K, Q4_K and Q5_K, needs only the sums of q over each 16 elements: `pair` p
+// holds, per row, the two 16-bit factors of sums 2p and 2p + 1.
 
 namespace sluice::kernels::x86 {
 namespace {
@@ -16,6 +16,13 @@ struct alignas(64) KPanel {
   std::uint8_t pair[8 * k_vec_bytes];    ///< Factors of the sums of q.
   float d[k_lanes];
   float d_min[k_lanes];
+};
+
+/// The dwords of 32 bytes per row, to be indexed in unrolled loops.
+struct Eight {
+  Ints at[8];
+  explicit SLUICE_INLINE Eight(const Octet& o) noexcept
+      : at{o.low.v0, o.low.v1, o.low.v2, o.low.v3, o.high.v0, o.high.v1, o.high.v2, o.high.v3} {}
 };
 
 enum class SumUse {
@@ -72,17 +79,18 @@ struct Q4K {
   static constexpr int k_block_bytes = 144, k_max = 15, k_sub_groups = 8;
   static constexpr bool k_wide = false;
   static constexpr SumUse k_sums = SumUse::min;
-  static SLUICE_INLINE void pack(const std::uint8_t* p, std::size_t stride, KPanel& panel) noexcept {
+  template <class Sink>
+  static SLUICE_INLINE void pack(const std::uint8_t* p, std::size_t stride, KPanel& panel,
+                                 Sink sink) noexcept {
     unpack_k4_head(transpose(p, stride), panel);
     const Ints mask = set8(0x0F);
-    for (int piece = 0; piece < 8; ++piece) {  // 16 bytes: 16 elements of sub-block 2c and 16 of 2c + 1
-      const Quad q = transpose(p + 16 + 16 * piece, stride);
-      const Ints v[4] = {q.v0, q.v1, q.v2, q.v3};
-      std::uint8_t* to = panel.w + (piece / 2 * 16 + piece % 2 * 4) * k_vec_bytes;
 #pragma GCC unroll 4
-      for (int g = 0; g < 4; ++g) {
-        store(to + g * k_vec_bytes, bit_and(v[g], mask));
-        store(to + (8 + g) * k_vec_bytes, bit_and(srl32<4>(v[g]), mask));
+    for (int c = 0; c < 4; ++c) {  // low nibbles: sub-block 2c, high nibbles: 2c + 1
+      const Eight v(transpose32(p + 16 + 32 * c, stride));
+#pragma GCC unroll 8
+      for (int g = 0; g < 8; ++g) {
+        sink.put(16 * c + g, bit_and(v.at[g], mask));
+        sink.put(16 * c + 8 + g, bit_and(srl32<4>(v.at[g]), mask));
       }
     }
   }
@@ -92,27 +100,25 @@ struct Q5K {
   static constexpr int k_block_bytes = 176, k_max = 31, k_sub_groups = 8;
   static constexpr bool k_wide = false;
   static constexpr SumUse k_sums = SumUse::min;
-  static SLUICE_INLINE void pack(const std::uint8_t* p, std::size_t stride, KPanel& panel) noexcept {
+  template <class Sink>
+  static SLUICE_INLINE void pack(const std::uint8_t* p, std::size_t stride, KPanel& panel,
+                                 Sink sink) noexcept {
     unpack_k4_head(transpose(p, stride), panel);
     const Ints mask = set8(0x0F), fifth = set8(0x10);
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
-      const Quad h = transpose(p + 16 + 16 * half, stride);  // bit s: fifth bit of sub-block s
-      const Ints high[4] = {h.v0, h.v1, h.v2, h.v3};
+    const Eight high(transpose32(p + 16, stride));  // bit s: fifth bit of sub-block s
 #pragma GCC unroll 4
-      for (int c = 0; c < 4; ++c) {
-        const Quad q = transpose(p + 48 + 32 * c + 16 * half, stride);
-        const Ints v[4] = {q.v0, q.v1, q.v2, q.v3};
-        std::uint8_t* to = panel.w + (16 * c + 4 * half) * k_vec_bytes;
-#pragma GCC unroll 4
-        for (int g = 0; g < 4; ++g) {
-          const Ints low_bit = c == 0 ? sll32<4>(high[g]) : c == 1 ? sll32<2>(high[g])
-                             : c == 2 ? high[g] : srl32<2>(high[g]);
-          const Ints high_bit = c == 0 ? sll32<3>(high[g]) : c == 1 ? sll32<1>(high[g])
-                              : c == 2 ? srl32<1>(high[g]) : srl32<3>(high[g]);
-          store(to + g * k_vec_bytes, and_or(low_bit, fifth, bit_and(v[g], mask)));
-          store(to + (8 + g) * k_vec_bytes, and_or(high_bit, fifth, bit_and(srl32<4>(v[g]), mask)));
-        }
+    for (int c = 0; c < 4; ++c) {
+      const Eight v(transpose32(p + 48 + 32 * c, stride));
+#pragma GCC unroll 8
+      for (int g = 0; g < 8; ++g) {
+        const Ints h = high.at[g];
+        const Ints low_bit = c == 0 ? sll32<4>(h) : c == 1 ? sll32<2>(h) : c == 2 ? h : srl32<2>(h);
+        const Ints high_bit = c == 0   ? sll32<3>(h)
+                              : c == 1 ? sll32<1>(h)
+                              : c == 2 ? srl32<1>(h)
+                                       : srl32<3>(h);
+        sink.put(16 * c + g, and_or(low_bit, fifth, bit_and(v.at[g], mask)));
+        sink.put(16 * c + 8 + g, and_or(high_bit, fifth, bit_and(srl32<4>(v.at[g]), mask)));
       }
     }
   }
@@ -122,7 +128,9 @@ struct Q6K {
   static constexpr int k_block_bytes = 210, k_max = 63, k_sub_groups = 4;
   static constexpr bool k_wide = false;
   static constexpr SumUse k_sums = SumUse::offset;
-  static SLUICE_INLINE void pack(const std::uint8_t* p, std::size_t stride, KPanel& panel) noexcept {
+  template <class Sink>
+  static SLUICE_INLINE void pack(const std::uint8_t* p, std::size_t stride, KPanel& panel,
+                                 Sink sink) noexcept {
     const Quad scales = transpose(p + 192, stride);
     store_signed_scales16<0, 32>(scales.v0, panel);
     store_signed_scales16<4, 32>(scales.v1, panel);
@@ -130,20 +138,18 @@ struct Q6K {
     store_signed_scales16<12, 32>(scales.v3, panel);
     storef(panel.d, half_to_float(srl32<16>(transpose(p + 194, stride).v3)));
     const Ints mask = set8(0x0F), top = set8(0x30);
-    for (int piece = 0; piece < 4; ++piece) {  // half of 128 elements, then 16 of its 32 high bytes
-      const int half = piece / 2, part = piece % 2;
-      const Quad low = transpose(p + 64 * half + 16 * part, stride);
-      const Quad low2 = transpose(p + 64 * half + 32 + 16 * part, stride);
-      const Quad high = transpose(p + 128 + 32 * half + 16 * part, stride);
-      const Ints a[4] = {low.v0, low.v1, low.v2, low.v3}, b[4] = {low2.v0, low2.v1, low2.v2, low2.v3};
-      const Ints h[4] = {high.v0, high.v1, high.v2, high.v3};
-      std::uint8_t* to = panel.w + (32 * half + 4 * part) * k_vec_bytes;
-#pragma GCC unroll 4
-      for (int g = 0; g < 4; ++g, to += k_vec_bytes) {
-        store(to, and_or(sll32<4>(h[g]), top, bit_and(a[g], mask)));
-        store(to + 8 * k_vec_bytes, and_or(sll32<2>(h[g]), top, bit_and(b[g], mask)));
-        store(to + 16 * k_vec_bytes, and_or(h[g], top, bit_and(srl32<4>(a[g]), mask)));
-        store(to + 24 * k_vec_bytes, and_or(srl32<2>(h[g]), top, bit_and(srl32<4>(b[g]), mask)));
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {  // of 128 elements
+      const Eight a(transpose32(p + 64 * half, stride));
+      const Eight b(transpose32(p + 64 * half + 32, stride));
+      const Eight high(transpose32(p + 128 + 32 * half, stride));
+#pragma GCC unroll 8
+      for (int g = 0; g < 8; ++g) {
+        const Ints h = high.at[g];
+        sink.put(32 * half + g, and_or(sll32<4>(h), top, bit_and(a.at[g], mask)));
+        sink.put(32 * half + 8 + g, and_or(sll32<2>(h), top, bit_and(b.at[g], mask)));
+        sink.put(32 * half + 16 + g, and_or(h, top, bit_and(srl32<4>(a.at[g]), mask)));
+        sink.put(32 * half + 24 + g, and_or(srl32<2>(h), top, bit_and(srl32<4>(b.at[g]), mask)));
       }
     }
   }
@@ -163,7 +169,9 @@ struct Q2K {
     store(panel.pair + (First / 2 + 1) * k_vec_bytes, pick<2, -1, 3, -1>(mins));
   }
 
-  static SLUICE_INLINE void pack(const std::uint8_t* p, std::size_t stride, KPanel& panel) noexcept {
+  template <class Sink>
+  static SLUICE_INLINE void pack(const std::uint8_t* p, std::size_t stride, KPanel& panel,
+                                 Sink sink) noexcept {
     const Quad head = transpose(p, stride);
     scales<0>(head.v0, panel);
     scales<4>(head.v1, panel);
@@ -173,16 +181,15 @@ struct Q2K {
     storef(panel.d, half_to_float(tail));
     storef(panel.d_min, half_to_float(srl32<16>(tail)));
     const Ints two = set8(0x03);
-    for (int piece = 0; piece < 4; ++piece) {
-      const Quad q = transpose(p + 16 + 16 * piece, stride);
-      const Ints v[4] = {q.v0, q.v1, q.v2, q.v3};
-      std::uint8_t* to = panel.w + (piece / 2 * 32 + piece % 2 * 4) * k_vec_bytes;
-#pragma GCC unroll 4
-      for (int g = 0; g < 4; ++g, to += k_vec_bytes) {
-        store(to, bit_and(v[g], two));
-        store(to + 8 * k_vec_bytes, bit_and(srl32<2>(v[g]), two));
-        store(to + 16 * k_vec_bytes, bit_and(srl32<4>(v[g]), two));
-        store(to + 24 * k_vec_bytes, bit_and(srl32<6>(v[g]), two));
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const Eight v(transpose32(p + 16 + 32 * half, stride));
+#pragma GCC unroll 8
+      for (int g = 0; g < 8; ++g) {
+        sink.put(32 * half + g, bit_and(v.at[g], two));
+        sink.put(32 * half + 8 + g, bit_and(srl32<2>(v.at[g]), two));
+        sink.put(32 * half + 16 + g, bit_and(srl32<4>(v.at[g]), two));
+        sink.put(32 * half + 24 + g, bit_and(srl32<6>(v.at[g]), two));
       }
     }
   }
@@ -192,7 +199,9 @@ struct Q3K {
   static constexpr int k_block_bytes = 110, k_max = 7, k_sub_groups = 4;
   static constexpr bool k_wide = false;
   static constexpr SumUse k_sums = SumUse::offset;
-  static SLUICE_INLINE void pack(const std::uint8_t* p, std::size_t stride, KPanel& panel) noexcept {
+  template <class Sink>
+  static SLUICE_INLINE void pack(const std::uint8_t* p, std::size_t stride, KPanel& panel,
+                                 Sink sink) noexcept {
     // Bytes 94..109: the last two of q, 12 bytes with sixteen 6-bit scales, d.
     const Quad tail = transpose(p + 94, stride);
     const Ints a = bit_or(srl32<16>(tail.v0), sll32<16>(tail.v1));
@@ -205,23 +214,17 @@ struct Q3K {
     store_signed_scales16<12, 4>(sub8(and_or(srl32<2>(c), top, bit_and(srl32<4>(b), four)), bias), panel);
     storef(panel.d, half_to_float(srl32<16>(tail.v3)));
     const Ints two = set8(0x03), third = set8(0x04);
+    const Eight high(transpose32(p, stride));  // bit 4 half + j: third bit of run j of the half
 #pragma GCC unroll 2
-    for (int part = 0; part < 2; ++part) {
-      const Quad high = transpose(p + 16 * part, stride);  // bit 4 half + j: third bit of run j of the half
-      const Ints h[4] = {high.v0, high.v1, high.v2, high.v3};
-#pragma GCC unroll 2
-      for (int half = 0; half < 2; ++half) {
-        const Quad q = transpose(p + 32 + 32 * half + 16 * part, stride);
-        const Ints v[4] = {q.v0, q.v1, q.v2, q.v3};
-        std::uint8_t* to = panel.w + (32 * half + 4 * part) * k_vec_bytes;
-#pragma GCC unroll 4
-        for (int g = 0; g < 4; ++g, to += k_vec_bytes) {
-          const Ints bits = half == 0 ? h[g] : srl32<4>(h[g]);
-          store(to, and_or(sll32<2>(bits), third, bit_and(v[g], two)));
-          store(to + 8 * k_vec_bytes, and_or(sll32<1>(bits), third, bit_and(srl32<2>(v[g]), two)));
-          store(to + 16 * k_vec_bytes, and_or(bits, third, bit_and(srl32<4>(v[g]), two)));
-          store(to + 24 * k_vec_bytes, and_or(srl32<1>(bits), third, bit_and(srl32<6>(v[g]), two)));
-        }
+    for (int half = 0; half < 2; ++half) {
+      const Eight v(transpose32(p + 32 + 32 * half, stride));
+#pragma GCC unroll 8
+      for (int g = 0; g < 8; ++g) {
+        const Ints bits = half == 0 ? high.at[g] : srl32<4>(high.at[g]);
+        sink.put(32 * half + g, and_or(sll32<2>(bits), third, bit_and(v.at[g], two)));
+        sink.put(32 * half + 8 + g, and_or(sll32<1>(bits), third, bit_and(srl32<2>(v.at[g]), two)));
+        sink.put(32 * half + 16 + g, and_or(bits, third, bit_and(srl32<4>(v.at[g]), two)));
+        sink.put(32 * half + 24 + g, and_or(srl32<1>(bits), third, bit_and(srl32<6>(v.at[g]), two)));
       }
     }
   }
@@ -242,7 +245,9 @@ struct Iq4Xs {
     store(panel.pair + (2 * B + 1) * k_vec_bytes, mullo16(sra16<8>(pick<-1, B, -1, B>(odd)), factor));
   }
 
-  static SLUICE_INLINE void pack(const std::uint8_t* p, std::size_t stride, KPanel& panel) noexcept {
+  template <class Sink>
+  static SLUICE_INLINE void pack(const std::uint8_t* p, std::size_t stride, KPanel& panel,
+                                 Sink sink) noexcept {
     const Quad head = transpose(p, stride);
     storef(panel.d, half_to_float(head.v0));
     const Ints four = set8(0x0F), bias = set8(32);
@@ -256,9 +261,12 @@ struct Iq4Xs {
     scales<2>(even, odd, panel);
     scales<3>(even, odd, panel);
     const Ints table = bias_wide(iq4_values());
-    for (int s = 0; s < 8; ++s) {
-      store_nibbles(transpose(p + 8 + 16 * s, stride), panel.w + 8 * s * k_vec_bytes,
-                    [&](Ints v, int) noexcept { return lookup(table, v); });
+    const auto look = [&](Ints v, int) noexcept { return lookup(table, v); };
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      const Octet o = transpose32(p + 8 + 32 * c, stride);
+      put_nibbles(o.low, ShiftedSink<Sink>{sink, 16 * c}, look);
+      put_nibbles(o.high, ShiftedSink<Sink>{sink, 16 * c + 8}, look);
     }
   }
 };

@@ -1,6 +1,7 @@
 #pragma once
 
-// Activation quantization: the rules of scalar/activation.hpp, the same bits. Include after the vector vocabulary.
+// Activation quantization: the rules of scalar/activation.hpp, the same bits. Include after the vector
+// vocabulary.
 
 #include "kernels/quant.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// Vector vocabulary of the kernels for AVX2 + FMA + F16C: the same names as vec_avx512.hpp with 8 lanes. Included by
-// translation units compiled with those flags only; everything lies in an unnamed namespace.
+// Vector vocabulary of the kernels for AVX2 + FMA + F16C: the same names as vec_avx512.hpp with 8 lanes.
+// Included by translation units compiled with those flags only; everything lies in an unnamed namespace.
 
 #include <immintrin.h>
 
@@ -15,7 +15,7 @@
 namespace sluice::kernels::x86 {
 namespace {
 
-constexpr int k_lanes = 8;       ///< 32-bit lanes of a vector; also the weight rows of a panel.
+constexpr int k_lanes = 8;  ///< 32-bit lanes of a vector; also the weight rows of a panel.
 constexpr int k_vec_bytes = 32;
 constexpr int k_panels = 1;      ///< Panels that share the loads of an activation.
 constexpr int k_x_tile = 4;      ///< Activation rows that share the loads of a panel.
@@ -27,13 +27,27 @@ constexpr int k_wide_bias = 0;
 using Ints = __m256i;
 using Floats = __m256;
 
-SLUICE_INLINE Ints load(const void* p) noexcept { return _mm256_load_si256(static_cast<const Ints*>(p)); }
-SLUICE_INLINE void store(void* p, Ints v) noexcept { _mm256_store_si256(static_cast<Ints*>(p), v); }
-SLUICE_INLINE Ints zero() noexcept { return _mm256_setzero_si256(); }
-SLUICE_INLINE Ints set8(int v) noexcept { return _mm256_set1_epi8(static_cast<char>(v)); }
-SLUICE_INLINE Ints set16(int v) noexcept { return _mm256_set1_epi16(static_cast<short>(v)); }
-SLUICE_INLINE Ints set32(int v) noexcept { return _mm256_set1_epi32(v); }
-SLUICE_INLINE Ints broadcast128(__m128i v) noexcept { return _mm256_broadcastsi128_si256(v); }
+SLUICE_INLINE Ints load(const void* p) noexcept {
+  return _mm256_load_si256(static_cast<const Ints*>(p));
+}
+SLUICE_INLINE void store(void* p, Ints v) noexcept {
+  _mm256_store_si256(static_cast<Ints*>(p), v);
+}
+SLUICE_INLINE Ints zero() noexcept {
+  return _mm256_setzero_si256();
+}
+SLUICE_INLINE Ints set8(int v) noexcept {
+  return _mm256_set1_epi8(static_cast<char>(v));
+}
+SLUICE_INLINE Ints set16(int v) noexcept {
+  return _mm256_set1_epi16(static_cast<short>(v));
+}
+SLUICE_INLINE Ints set32(int v) noexcept {
+  return _mm256_set1_epi32(v);
+}
+SLUICE_INLINE Ints broadcast128(__m128i v) noexcept {
+  return _mm256_broadcastsi128_si256(v);
+}
 /// The 4 bytes at p in every lane.
 SLUICE_INLINE Ints broadcast32(const void* p) noexcept {
   int v;
@@ -41,17 +55,33 @@ SLUICE_INLINE Ints broadcast32(const void* p) noexcept {
   return _mm256_set1_epi32(v);
 }
 
-SLUICE_INLINE Ints bit_and(Ints a, Ints b) noexcept { return _mm256_and_si256(a, b); }
-SLUICE_INLINE Ints bit_or(Ints a, Ints b) noexcept { return _mm256_or_si256(a, b); }
+SLUICE_INLINE Ints bit_and(Ints a, Ints b) noexcept {
+  return _mm256_and_si256(a, b);
+}
+SLUICE_INLINE Ints bit_or(Ints a, Ints b) noexcept {
+  return _mm256_or_si256(a, b);
+}
 /// (a & mask) | b.
-SLUICE_INLINE Ints and_or(Ints a, Ints mask, Ints b) noexcept { return bit_or(bit_and(a, mask), b); }
+SLUICE_INLINE Ints and_or(Ints a, Ints mask, Ints b) noexcept {
+  return bit_or(bit_and(a, mask), b);
+}
 template <int N>
-SLUICE_INLINE Ints srl32(Ints a) noexcept { return _mm256_srli_epi32(a, N); }
+SLUICE_INLINE Ints srl32(Ints a) noexcept {
+  return _mm256_srli_epi32(a, N);
+}
 template <int N>
-SLUICE_INLINE Ints sll32(Ints a) noexcept { return _mm256_slli_epi32(a, N); }
-SLUICE_INLINE Ints add32(Ints a, Ints b) noexcept { return _mm256_add_epi32(a, b); }
-SLUICE_INLINE Ints sub8(Ints a, Ints b) noexcept { return _mm256_sub_epi8(a, b); }
-SLUICE_INLINE Ints mullo16(Ints a, Ints b) noexcept { return _mm256_mullo_epi16(a, b); }
+SLUICE_INLINE Ints sll32(Ints a) noexcept {
+  return _mm256_slli_epi32(a, N);
+}
+SLUICE_INLINE Ints add32(Ints a, Ints b) noexcept {
+  return _mm256_add_epi32(a, b);
+}
+SLUICE_INLINE Ints sub8(Ints a, Ints b) noexcept {
+  return _mm256_sub_epi8(a, b);
+}
+SLUICE_INLINE Ints mullo16(Ints a, Ints b) noexcept {
+  return _mm256_mullo_epi16(a, b);
+}
 /// -N * a.
 template <int N>
 SLUICE_INLINE Ints negative_multiple(Ints a) noexcept {
@@ -59,20 +89,32 @@ SLUICE_INLINE Ints negative_multiple(Ints a) noexcept {
   if constexpr (N == 1 << shift) return _mm256_sub_epi32(zero(), _mm256_slli_epi32(a, shift));
   return _mm256_mullo_epi32(a, set32(-N));
 }
-SLUICE_INLINE Ints mullo32(Ints a, Ints b) noexcept { return _mm256_mullo_epi32(a, b); }
+SLUICE_INLINE Ints mullo32(Ints a, Ints b) noexcept {
+  return _mm256_mullo_epi32(a, b);
+}
 template <int N>
-SLUICE_INLINE Ints sra16(Ints a) noexcept { return _mm256_srai_epi16(a, N); }
+SLUICE_INLINE Ints sra16(Ints a) noexcept {
+  return _mm256_srai_epi16(a, N);
+}
 /// Looks up each byte of `index` (0..15) in a 16-byte table broadcast to all 128-bit parts.
-SLUICE_INLINE Ints lookup(Ints table, Ints index) noexcept { return _mm256_shuffle_epi8(table, index); }
+SLUICE_INLINE Ints lookup(Ints table, Ints index) noexcept {
+  return _mm256_shuffle_epi8(table, index);
+}
 /// Adds the wide bias to signed bytes.
-SLUICE_INLINE Ints bias_wide(Ints a) noexcept { return a; }
+SLUICE_INLINE Ints bias_wide(Ints a) noexcept {
+  return a;
+}
 /// Adds 16 to the bytes of a (whose bit 4 is clear) where b & bit is not zero; `bit` has one bit per byte.
 SLUICE_INLINE Ints or_16_where(Ints a, Ints b, Ints bit) noexcept {
   return bit_or(a, bit_and(_mm256_cmpeq_epi8(bit_and(b, bit), bit), set8(16)));
 }
 
-SLUICE_INLINE Floats to_float(Ints a) noexcept { return _mm256_cvtepi32_ps(a); }
-SLUICE_INLINE Floats as_float(Ints a) noexcept { return _mm256_castsi256_ps(a); }
+SLUICE_INLINE Floats to_float(Ints a) noexcept {
+  return _mm256_cvtepi32_ps(a);
+}
+SLUICE_INLINE Floats as_float(Ints a) noexcept {
+  return _mm256_castsi256_ps(a);
+}
 /// The f16 in the low half of each lane.
 SLUICE_INLINE Floats half_to_float(Ints a) noexcept {
   const Ints low = bit_and(a, set32(0xFFFF));
@@ -86,18 +128,33 @@ SLUICE_INLINE Floats exponent_to_float(Ints e) noexcept {
   return as_float(_mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi32(set32(2), e)));
 }
 
-SLUICE_INLINE Floats loadf(const float* p) noexcept { return _mm256_loadu_ps(p); }
-SLUICE_INLINE void storef(float* p, Floats v) noexcept { _mm256_storeu_ps(p, v); }
-SLUICE_INLINE Floats zerof() noexcept { return _mm256_setzero_ps(); }
-SLUICE_INLINE Floats setf(float v) noexcept { return _mm256_set1_ps(v); }
-SLUICE_INLINE Floats mulf(Floats a, Floats b) noexcept { return _mm256_mul_ps(a, b); }
-SLUICE_INLINE Floats fma(Floats a, Floats b, Floats c) noexcept { return _mm256_fmadd_ps(a, b, c); }
-SLUICE_INLINE Floats fnma(Floats a, Floats b, Floats c) noexcept { return _mm256_fnmadd_ps(a, b, c); }
+SLUICE_INLINE Floats loadf(const float* p) noexcept {
+  return _mm256_loadu_ps(p);
+}
+SLUICE_INLINE void storef(float* p, Floats v) noexcept {
+  _mm256_storeu_ps(p, v);
+}
+SLUICE_INLINE Floats zerof() noexcept {
+  return _mm256_setzero_ps();
+}
+SLUICE_INLINE Floats setf(float v) noexcept {
+  return _mm256_set1_ps(v);
+}
+SLUICE_INLINE Floats mulf(Floats a, Floats b) noexcept {
+  return _mm256_mul_ps(a, b);
+}
+SLUICE_INLINE Floats fma(Floats a, Floats b, Floats c) noexcept {
+  return _mm256_fmadd_ps(a, b, c);
+}
+SLUICE_INLINE Floats fnma(Floats a, Floats b, Floats c) noexcept {
+  return _mm256_fnmadd_ps(a, b, c);
+}
 SLUICE_INLINE Floats load_f16(const void* p) noexcept {
   return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)));
 }
 SLUICE_INLINE Floats load_bf16(const void* p) noexcept {
-  return as_float(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))), 16));
+  return as_float(
+      _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))), 16));
 }
 /// Sum of the lanes, halving the width each time.
 SLUICE_INLINE float reduce(Floats v) noexcept {
@@ -108,6 +165,9 @@ SLUICE_INLINE float reduce(Floats v) noexcept {
 
 struct Quad {
   Ints v0, v1, v2, v3;
+};
+struct Octet {
+  Quad low, high;
 };
 
 /// Reads 16 bytes of each of 8 rows; lane r of v0..v3 holds row r's dword 0..3.
@@ -125,24 +185,36 @@ SLUICE_INLINE Quad transpose(const std::uint8_t* p, std::size_t stride) noexcept
           _mm256_unpackhi_epi64(b, d)};
 }
 
+/// Reads 32 bytes of each of 8 rows: dwords 0..3 in low, 4..7 in high.
+SLUICE_INLINE Octet transpose32(const std::uint8_t* p, std::size_t stride) noexcept {
+  return {transpose(p, stride), transpose(p + 16, stride)};
+}
+
 /// Rearranges the bytes of each lane: byte k becomes byte Bk, or 0 where Bk is negative.
 template <int B0, int B1, int B2, int B3>
 SLUICE_INLINE Ints pick(Ints v) noexcept {
   constexpr auto at = [](int lane, int b) { return static_cast<char>(b < 0 ? -128 : 4 * lane + b); };
-  const __m128i index = _mm_setr_epi8(at(0, B0), at(0, B1), at(0, B2), at(0, B3), at(1, B0), at(1, B1), at(1, B2),
-                                      at(1, B3), at(2, B0), at(2, B1), at(2, B2), at(2, B3), at(3, B0), at(3, B1),
-                                      at(3, B2), at(3, B3));
+  const __m128i index =
+      _mm_setr_epi8(at(0, B0), at(0, B1), at(0, B2), at(0, B3), at(1, B0), at(1, B1), at(1, B2), at(1, B3),
+                    at(2, B0), at(2, B1), at(2, B2), at(2, B3), at(3, B0), at(3, B1), at(3, B2), at(3, B3));
   return _mm256_shuffle_epi8(v, broadcast128(index));
 }
 
 /// Byte B of each lane in the shape that scaled_dot wants its scale: here the same 16-bit integer twice.
 template <int B>
-SLUICE_INLINE Ints unsigned_scale(Ints v) noexcept { return pick<B, -1, B, -1>(v); }
+SLUICE_INLINE Ints unsigned_scale(Ints v) noexcept {
+  return pick<B, -1, B, -1>(v);
+}
 template <int B>
-SLUICE_INLINE Ints signed_scale(Ints v) noexcept { return sra16<8>(pick<-1, B, -1, B>(v)); }
+SLUICE_INLINE Ints signed_scale(Ints v) noexcept {
+  return sra16<8>(pick<-1, B, -1, B>(v));
+}
 
+constexpr bool k_fused = false;  ///< The products of several groups share 16-bit sums, which needs a panel.
 /// acc + a.lo * b.lo + a.hi * b.hi of the 16-bit halves of each lane.
-SLUICE_INLINE Ints dot16(Ints acc, Ints a, Ints b) noexcept { return add32(acc, _mm256_madd_epi16(a, b)); }
+SLUICE_INLINE Ints dot16(Ints acc, Ints a, Ints b) noexcept {
+  return add32(acc, _mm256_madd_epi16(a, b));
+}
 
 /// Groups whose maddubs results can be added in 16 bits: each is at most 2 * max * 127.
 template <class Format>
@@ -151,8 +223,9 @@ constexpr int safe_groups() noexcept {
   return n >= 8 ? 8 : n >= 4 ? 4 : n >= 2 ? 2 : 1;
 }
 
-/// acc[p][t] += scale[p] * the dot products of Groups consecutive 4-element groups: those of panel p, whose bytes
-/// start at w + p * panel_bytes, with those of activation row t. The scale is a pair of equal 16-bit integers.
+/// acc[p][t] += scale[p] * the dot products of Groups consecutive 4-element groups: those of panel p, whose
+/// bytes start at w + p * panel_bytes, with those of activation row t. The scale is a pair of equal 16-bit
+/// integers.
 template <class Format, int Groups, int P, int T>
 SLUICE_INLINE void scaled_dot(const std::uint8_t* w, std::size_t panel_bytes, const Ints (&scale)[P],
                               const std::int8_t* const (&q)[T], Ints (&acc)[P][T]) noexcept {
