@@ -6,8 +6,8 @@
 // The expressions are those of the models' own tokenizer.json files, written for PCRE2. White space is
 // spelled out because PCRE2's \s also holds U+180E, which Unicode took off the list in 2013. Expressions that
 // could rescan a run from every position of it (a look-ahead over the rest of a run, nested repeats) are not
-// allowed here: encode() promises near linear time on any text. NOLINTBEGIN(cppcoreguidelines-macro-usage):
-// the parts must be joined at compile time
+// allowed here: encode() promises near linear time on any text. Macros, because the parts are joined at
+// compile time.
 #define SPACE R"(\t-\r\x{85}\p{Z})"  // inside a class
 #define SPACES_TAIL "[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+"
 #define SPACES_LINES "[" SPACE R"(]*[\r\n]+|)" SPACES_TAIL
@@ -31,7 +31,6 @@
   ASCII_PUNCTUATION R"([A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+)" newlines
 #define KANJI_KANA R"([\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+)"
 #define CJK_HANGUL R"([\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+)"
-// NOLINTEND(cppcoreguidelines-macro-usage)
 
 namespace sluice::tokenizer {
 namespace {

@@ -1,0 +1,128 @@
+// Goal: the budget is hard. Method: the program itself under budgets from its floor upwards; the kernel's own peak of
+// resident memory must stay below each, bytes read must be what the kernel counted, and inside a memory cgroup hardly larger
+// than the budget the process must live.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cli/program.hpp"
+
+namespace sluice::test {
+namespace {
+
+constexpr std::uint64_t k_mib = 1u << 20;
+
+std::vector<std::string> story(std::uint64_t memory_bytes, const std::string& threads = "2") {
+  return {"run",   "tales",    "-p",       "Once upon a time, there was a little fox who", "-n", "64",
+          "--temp", "0",       "--ctx",    "512",       "--memory", std::to_string(memory_bytes), "--threads", threads, "--json"};
+}
+
+nlohmann::json run_story(std::uint64_t memory_bytes, const std::string& threads = "2") {
+  const Outcome outcome = sluice(story(memory_bytes, threads));
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  return nlohmann::json::parse(outcome.out);
+}
+
+std::uint64_t floor_bytes() {
+  static const std::uint64_t k_floor = run_story(1024 * k_mib)["plan"]["floor_bytes"].get<std::uint64_t>();
+  return k_floor;
+}
+
+/// The floor counts the process as it is at that moment, which varies by some pages from run to run.
+constexpr std::uint64_t k_floor_slack = k_mib / 2;
+
+TEST(Budget, FloorOfTheBuiltInModelIsLean) { EXPECT_LE(floor_bytes(), 24 * k_mib); }
+
+TEST(Budget, PeakMemoryStaysBelowEveryBudget) {
+  std::string text;
+  for (const std::uint64_t extra : {std::uint64_t{0}, 1 * k_mib, 2 * k_mib, 4 * k_mib, 8 * k_mib, 16 * k_mib, 64 * k_mib}) {
+    const std::uint64_t budget = floor_bytes() + k_floor_slack + extra;
+    const nlohmann::json result = run_story(budget);
+    const auto& stats = result["stats"];
+    EXPECT_LE(stats["peak_rss_bytes"].get<std::uint64_t>(), budget) << "budget " << budget;
+    if (text.empty()) text = result["text"];
+    EXPECT_EQ(result["text"].get<std::string>(), text) << "budget " << budget;
+    if (extra == 0) {
+      EXPECT_GT(stats["n_misses"].get<std::uint64_t>(), 0u);
+    }
+    if (extra == 64 * k_mib) {
+      EXPECT_EQ(stats["n_misses"].get<std::uint64_t>(), 0u);
+    }
+  }
+}
+
+TEST(Budget, BytesReadAreWhatTheKernelCounted) {
+  run_story(floor_bytes() + k_floor_slack);  // The program's own pages are in memory from now on.
+  const nlohmann::json stats = run_story(floor_bytes() + k_floor_slack)["stats"];
+  if (stats["io_backend"].get<std::string>().find("O_DIRECT") == std::string::npos) {
+    GTEST_SKIP() << "the file system here refuses O_DIRECT, so the kernel serves reads from its cache";
+  }
+  if (!stats["kernel_read_known"].get<bool>()) GTEST_SKIP() << "the kernel does not count reads per process here";
+  EXPECT_EQ(stats["read_bytes"].get<std::uint64_t>(), stats["kernel_read_bytes"].get<std::uint64_t>());
+}
+
+TEST(Budget, BelowTheFloorIsRefusedWithTheFloor) {
+  const Outcome outcome = sluice(story(4 * k_mib));
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, ::testing::HasSubstr("at least"));
+  EXPECT_EQ(outcome.out, "");
+}
+
+/// A version-1 or version-2 memory cgroup of its own, when this user may make one.
+class MemoryCgroup {
+ public:
+  explicit MemoryCgroup(std::uint64_t limit_bytes) {
+    for (const auto& [root, file] : {std::pair{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"}, std::pair{"/sys/fs/cgroup", "memory.max"}}) {
+      const std::string folder = std::string(root) + "/sluice-test-" + std::to_string(getpid());
+      if (mkdir(folder.c_str(), 0700) != 0) continue;
+      std::ofstream limit(folder + "/" + file);
+      limit << limit_bytes << std::flush;
+      if (limit.good()) {
+        folder_ = folder;
+        return;
+      }
+      rmdir(folder.c_str());
+    }
+  }
+  ~MemoryCgroup() {
+    if (!folder_.empty()) rmdir(folder_.c_str());
+  }
+  MemoryCgroup(const MemoryCgroup&) = delete;
+  MemoryCgroup& operator=(const MemoryCgroup&) = delete;
+  const std::string& folder() const { return folder_; }
+
+ private:
+  std::string folder_;
+};
+
+TEST(Budget, ACgroupHardlyLargerThanTheBudgetNeverKills) {
+  for (const std::uint64_t extra : {std::uint64_t{0}, 4 * k_mib, 12 * k_mib}) {
+    const std::uint64_t budget = floor_bytes() + k_floor_slack + extra;
+    const MemoryCgroup group(budget + std::max(budget / 20, 8 * k_mib));
+    if (group.folder().empty()) GTEST_SKIP() << "this user may not make a memory cgroup";
+    std::string command;
+    for (const std::string& word : story(budget)) command += " '" + word + "'";
+    // The shell enters the group first, so that everything the program touches is charged to it.
+    const Outcome outcome = Process({"/bin/sh", "-c", "echo $$ > " + group.folder() + "/cgroup.procs && exec " + k_program + command}, {}).wait();
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+  }
+}
+
+TEST(Budget, DefaultInsideACgroupFitsIt) {
+  const std::uint64_t limit = 32 * k_mib;
+  const MemoryCgroup group(limit);
+  if (group.folder().empty()) GTEST_SKIP() << "this user may not make a memory cgroup";
+  const Outcome outcome = Process({"/bin/sh", "-c", "echo $$ > " + group.folder() + "/cgroup.procs && exec " + k_program +
+                                                        " run tales -p 'Once upon a time' -n 40 --temp 0 --json"}, {}).wait();
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const nlohmann::json result = nlohmann::json::parse(outcome.out);
+  EXPECT_LE(result["plan"]["budget_bytes"].get<std::uint64_t>(), limit);
+  EXPECT_LE(result["stats"]["peak_rss_bytes"].get<std::uint64_t>(), result["plan"]["budget_bytes"].get<std::uint64_t>());
+}
+
+}  // namespace
+}  // namespace sluice::test

@@ -1,0 +1,200 @@
+// Goal: placement changes speed, never tokens. Method: the logits of a text of 200 tokens on the built-in mixture of
+// experts, bit for bit, for budgets from the floor to everything, pass sizes, thread counts, storage backends, policies,
+// and a drive that misbehaves. The planner is told a fixed size of the process, so that budgets mean the same on every machine.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "engine/model_impl.hpp"
+#include "sluice/sluice.hpp"
+#include "support/test_data.hpp"
+
+namespace sluice {
+namespace {
+
+constexpr std::size_t k_n_tokens = 200;
+constexpr const char* k_text =
+    "Once upon a time, there was a little fox who lived at the edge of a deep green forest. Every morning the fox went down to "
+    "the river to drink, and every morning an old heron stood there on one leg and said nothing at all. One day the fox asked, "
+    "\"Why do you never speak?\" The heron looked at the water for a long time. \"Because,\" it said, \"the fish are listening.\" "
+    "The fox laughed so hard that she fell into the river, and the fish swam away to tell everyone. When she climbed out, wet and "
+    "cold, the heron was gone, and in its place lay a small blue stone. She took it home and put it under her pillow. That night "
+    "she dreamed of a tall tower by the sea, where a girl with a lantern waited for someone who never came. In the morning the "
+    "stone was warm. The fox packed some bread and cheese, said goodbye to the forest, and began to walk toward the sea.";
+
+struct Case {
+  std::string name;
+  OpenOptions options;
+  engine::Hooks hooks;
+};
+
+Case make_case(const std::string& name) {
+  Case one{name, {}, {}};
+  one.options.n_ctx = 256;
+  one.options.n_threads = 2;
+  one.hooks.process_bytes = 0;
+  return one;
+}
+
+Model open(const Case& one) {
+  return engine::open_model(test::builtin_model("tales-29m-moe-Q4_K_M.gguf"), one.options, one.hooks);
+}
+
+std::vector<TokenId> text_tokens(const Model& model) {
+  std::vector<TokenId> tokens = model.tokenizer().encode(k_text);
+  EXPECT_GE(tokens.size(), k_n_tokens);
+  tokens.resize(k_n_tokens);
+  return tokens;
+}
+
+/// All logits of the text, computed while the model is as the case says.
+std::vector<float> all_logits(const Case& one, Stats* stats = nullptr) {
+  Model model = open(one);
+  Sequence sequence = model.new_sequence();
+  const std::vector<TokenId> tokens = text_tokens(model);
+  std::vector<float> result;
+  result.reserve(k_n_tokens * model.info().n_vocab);
+  const StepItem item{&sequence, tokens, LogitsWanted::all};
+  model.step({&item, 1}, [&](std::size_t, std::size_t, std::span<const float> logits) { result.insert(result.end(), logits.begin(), logits.end()); });
+  if (stats != nullptr) *stats = model.stats();
+  return result;
+}
+
+class Placement : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    const Case one = make_case("resident");
+    Stats stats;
+    reference_ = all_logits(one, &stats);
+    const Model model = open(one);
+    ASSERT_TRUE(model.plan().fully_resident());
+    ASSERT_EQ(stats.n_misses, 0u);
+    floor_ = model.plan().floor_bytes;
+    resident_ = model.plan().resident_bytes;
+  }
+  void expect_same(const Case& one, Stats* stats = nullptr) {
+    const std::vector<float> logits = all_logits(one, stats);
+    ASSERT_EQ(logits.size(), reference_.size()) << one.name;
+    EXPECT_EQ(std::memcmp(logits.data(), reference_.data(), logits.size() * sizeof(float)), 0) << one.name << ": logits differ from resident";
+  }
+  static std::uint64_t budget(int percent) { return floor_ + (resident_ - floor_) * static_cast<std::uint64_t>(percent) / 100; }
+
+  static std::vector<float> reference_;
+  static std::uint64_t floor_, resident_;
+};
+std::vector<float> Placement::reference_;
+std::uint64_t Placement::floor_ = 0;
+std::uint64_t Placement::resident_ = 0;
+
+TEST_F(Placement, BudgetsDownToTheFloorGiveTheSameBits) {
+  std::uint64_t last_misses = 0;
+  for (const int percent : {0, 5, 15, 30, 50, 75, 90}) {
+    Case one = make_case("budget " + std::to_string(percent) + " %");
+    one.options.memory_bytes = budget(percent);
+    Stats stats;
+    expect_same(one, &stats);
+    EXPECT_GT(stats.n_misses, 0u) << one.name << ": nothing was streamed, so nothing was tested";
+    if (percent == 0) last_misses = stats.n_misses;
+    EXPECT_LE(stats.n_misses, last_misses) << one.name;
+  }
+}
+
+TEST_F(Placement, PassSizesGiveTheSameBits) {
+  for (const std::uint32_t chunk : {1u, 7u, 64u, 200u}) {
+    for (const int percent : {5, 40}) {
+      Case one = make_case("chunk " + std::to_string(chunk) + " at " + std::to_string(percent) + " %");
+      one.options.prefill_chunk = chunk;
+      one.options.memory_bytes = budget(percent) + (chunk == 200 ? 4u << 20 : 0);
+      expect_same(one);
+    }
+  }
+}
+
+TEST_F(Placement, ThreadCountsGiveTheSameBits) {
+  for (const int threads : {1, 2, 4}) {
+    for (const int percent : {5, 100}) {
+      Case one = make_case(std::to_string(threads) + " threads at " + std::to_string(percent) + " %");
+      one.options.n_threads = threads;
+      one.options.memory_bytes = budget(percent);
+      expect_same(one);
+    }
+  }
+}
+
+TEST_F(Placement, StorageBackendsAndPoliciesGiveTheSameBits) {
+  for (const IoBackend io : {IoBackend::automatic, IoBackend::pread}) {
+    for (const CachePolicy policy : {CachePolicy::lfru, CachePolicy::lru}) {
+      Case one = make_case(std::string(io == IoBackend::pread ? "pread" : "automatic") + (policy == CachePolicy::lru ? ", lru" : ", lfru"));
+      one.options.io = io;
+      one.options.policy = policy;
+      one.options.memory_bytes = budget(20);
+      one.options.prefill_chunk = 16;
+      expect_same(one);
+    }
+  }
+}
+
+TEST_F(Placement, AMisbehavingDriveGivesTheSameBits) {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    Case one = make_case("faults, seed " + std::to_string(seed));
+    one.options.memory_bytes = budget(10);
+    one.options.prefill_chunk = seed % 2 == 0 ? 1 : 32;
+    one.options.io = seed % 2 == 0 ? IoBackend::pread : IoBackend::automatic;
+    one.hooks.wrap_backend = [seed](std::unique_ptr<storage::Backend> inner) {
+      storage::FaultPlan faults;
+      faults.seed = seed;
+      faults.short_read_rate = 0.2;
+      faults.eintr_rate = 0.1;
+      faults.eagain_rate = 0.05;
+      faults.delay_rate = 0.3;
+      faults.reorder = true;
+      faults.full_rate = 0.2;
+      return storage::make_fault_backend(std::move(inner), faults);
+    };
+    Stats stats;
+    expect_same(one, &stats);
+    EXPECT_GT(stats.n_read_retries, 0u);
+  }
+}
+
+TEST_F(Placement, DecodingTokenByTokenGivesTheBitsOfPrefill) {
+  Case one = make_case("token by token");
+  one.options.memory_bytes = budget(10);
+  Model model = open(one);
+  Sequence sequence = model.new_sequence();
+  const std::vector<TokenId> tokens = text_tokens(model);
+  const std::size_t n_vocab = model.info().n_vocab;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const StepItem item{&sequence, std::span(tokens).subspan(i, 1), LogitsWanted::last};
+    bool same = false;
+    model.step({&item, 1}, [&](std::size_t, std::size_t, std::span<const float> logits) {
+      same = std::memcmp(logits.data(), reference_.data() + i * n_vocab, n_vocab * sizeof(float)) == 0;
+    });
+    ASSERT_TRUE(same) << "token " << i;
+  }
+}
+
+TEST_F(Placement, AFailingExpertEndsTheRunWithItsNameAndOffset) {
+  Case one = make_case("EIO");
+  one.options.memory_bytes = budget(0);
+  one.hooks.wrap_backend = [](std::unique_ptr<storage::Backend> inner) {
+    // The middle of the file is experts; a range wide enough that some chosen expert lies in it.
+    storage::FaultPlan faults;
+    faults.failing_ranges.push_back({9'000'000, 10'500'000, EIO});
+    return storage::make_fault_backend(std::move(inner), faults);
+  };
+  try {
+    all_logits(one);
+    FAIL() << "the read error was not reported";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::io);
+    const std::string message = error.what();
+    EXPECT_NE(message.find("_exps.weight (expert "), std::string::npos) << message;
+    EXPECT_NE(message.find("offset"), std::string::npos) << message;
+    EXPECT_NE(message.find("tales-29m-moe"), std::string::npos) << message;
+  }
+}
+
+}  // namespace
+}  // namespace sluice
