@@ -40,7 +40,9 @@ class Tokenizer {
 /// Turns generated tokens into text as they come, never emitting half a UTF-8 character.
 class TextStream {
  public:
-  explicit TextStream(const Tokenizer& tokenizer, bool special = false);
+  /// `special`: show control tokens. `at_start`: the tokens begin a text, so the space that SentencePiece puts before
+  /// the first word is left out; false when they continue one.
+  explicit TextStream(const Tokenizer& tokenizer, bool special = false, bool at_start = true);
   ~TextStream();
   TextStream(TextStream&&) noexcept;
   TextStream& operator=(TextStream&&) noexcept;

@@ -12,9 +12,10 @@ namespace {
 /// The text of one answer on its way out: tokens, whole characters, stop strings, the caller.
 class Answer {
  public:
-  Answer(const Tokenizer& tokenizer, const GenerateOptions& options,
+  /// `at_start`: no text comes before the answer.
+  Answer(const Tokenizer& tokenizer, const GenerateOptions& options, bool at_start,
          const std::function<bool(std::string_view)>& on_text)
-      : stream_(tokenizer, options.special), scanner_(options.stop), on_text_(on_text) {}
+      : stream_(tokenizer, options.special, at_start), scanner_(options.stop), on_text_(on_text) {}
 
   /// Takes a generated token. Returns why the answer ends with it, if it does.
   std::optional<StopReason> push(TokenId token) {
@@ -88,8 +89,9 @@ const char* stop_reason_name(StopReason reason) noexcept {
 Generation generate(Model& model, Sequence& sequence, std::span<const TokenId> prompt,
                     const GenerateOptions& options, const std::function<bool(std::string_view)>& on_text) {
   Sampler sampler(options.sampler);
-  Answer answer(model.tokenizer(), options, on_text);
   check_prompt(prompt, sequence);
+  const bool at_start = sequence.n_tokens() == 0 && prompt.size() == 1 && prompt[0] == model.tokenizer().bos();
+  Answer answer(model.tokenizer(), options, at_start, on_text);
 
   Generation result;
   result.n_prompt_tokens = static_cast<std::uint32_t>(prompt.size());
@@ -107,8 +109,9 @@ Generation generate(Model& model, Sequence& sequence, std::span<const TokenId> p
       if (error.code() != ErrorCode::cancelled) throw;
       return std::nullopt;
     }
-    if (!next)
+    if (!next) {
       base::fail(ErrorCode::internal, "a step of {} tokens gave no logits for its last token", tokens.size());
+    }
     return next;
   };
 

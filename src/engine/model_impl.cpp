@@ -110,7 +110,7 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
   impl->plan = impl->placement.plan;
   impl->store = std::make_unique<residency::WeightStore>(std::move(parts.shards), std::move(queue));
   impl->store->load_pinned(parts.tensors.pinned());
-  impl->load_read_bytes = header_bytes + impl->store->queue().statistics().read_bytes;
+  impl->load_read_bytes = header_bytes + parts.probe_read_bytes + impl->store->queue().statistics().read_bytes;
   impl->io_before = impl->store->queue().statistics();
 
   if (parts.params.is_moe()) {

@@ -58,7 +58,10 @@ std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& optio
       metadata.drop(key);
     }
   }
-  for (const gguf::ShardInfo& shard : prepared->file.shards) prepared->shards.push_back(storage::File::open(shard.path, true));
+  for (const gguf::ShardInfo& shard : prepared->file.shards) {
+    prepared->shards.push_back(storage::File::open(shard.path, true));
+    prepared->probe_read_bytes += prepared->shards.back()->probe_bytes();
+  }
   prepared->units = residency::map_units(prepared->file, params.n_layers, params.n_experts, params.n_embd, params.n_ff_expert,
                                          widest_alignment(prepared->shards));
   return prepared;

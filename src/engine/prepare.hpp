@@ -28,7 +28,7 @@ struct Prepared {
   std::string chat_template;
   std::vector<std::unique_ptr<storage::File>> shards;
   residency::UnitMap units;
-  std::uint64_t load_read_bytes = 0;  ///< Read so far: the headers.
+  std::uint64_t probe_read_bytes = 0;  ///< Read to find out whether direct reads work.
 };
 
 /// Parses the header of a model given by any shard; reads nothing else. Adds the bytes read to *read_bytes.

@@ -46,8 +46,8 @@ struct TextStream::Impl {
   tokenizer::StreamDecoder decoder;
 };
 
-TextStream::TextStream(const Tokenizer& tokenizer, bool special)
-    : impl_(new Impl{tokenizer, tokenizer::StreamDecoder(require(tokenizer.impl()), special)}) {}
+TextStream::TextStream(const Tokenizer& tokenizer, bool special, bool at_start)
+    : impl_(new Impl{tokenizer, tokenizer::StreamDecoder(require(tokenizer.impl()), special, at_start)}) {}
 TextStream::~TextStream() = default;
 TextStream::TextStream(TextStream&&) noexcept = default;
 TextStream& TextStream::operator=(TextStream&&) noexcept = default;
