@@ -42,8 +42,8 @@ struct HyperParams {
 constexpr std::uint64_t k_max_layers = 1024;
 constexpr std::uint64_t k_max_width = 1u << 20;       ///< n_embd, n_ff.
 constexpr std::uint64_t k_max_heads = 4096;
-constexpr std::uint64_t k_max_head_dim = 4096;
-constexpr std::uint64_t k_max_experts = 65'535;
+constexpr std::uint64_t k_max_head_dim = 1024;   ///< Limit of the attention kernels.
+constexpr std::uint64_t k_max_experts = 4096;     ///< Limit of the router kernels.
 constexpr std::uint64_t k_max_vocab = 1u << 24;
 constexpr std::uint64_t k_max_context = 1u << 28;
 

@@ -21,7 +21,8 @@ struct ReadOp {
 };
 
 /// How one ReadOp ended. result > 0: bytes read, possibly fewer than asked (a short read); 0: end of file;
-/// < 0: a negated errno (-EINTR and -EAGAIN are worth a retry).
+/// < 0: a negated errno (-EINTR and -EAGAIN are worth a retry, and -ECANCELED and -EFAULT when the submitting
+/// thread has ended).
 struct Completion {
   std::uint64_t tag = 0;
   std::int64_t result = 0;

@@ -19,9 +19,12 @@ constexpr std::uint64_t k_page_bytes = 4096;
 // A piece must fit a 32-bit length and stay below the kernel's largest read, whatever the alignment.
 constexpr std::uint64_t k_max_piece_bytes = 1u << 30;
 
-// ECANCELED: io_uring drops what a thread that has ended meanwhile had queued.
+// A thread that ends leaves its io_uring reads behind: queued ones come back as ECANCELED, and buffered ones
+// that still wait for a page as EFAULT, because the kernel then copies without the process's memory at hand.
+// Both succeed when asked again by a living thread; a buffer that is really bad fails each time and is
+// reported.
 bool is_transient(int error) noexcept {
-  return error == EINTR || error == EAGAIN || error == ECANCELED;
+  return error == EINTR || error == EAGAIN || error == ECANCELED || error == EFAULT;
 }
 
 /// One request in its pool slot. It is "unsplit" while pieces of it are still to be made.

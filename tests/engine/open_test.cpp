@@ -44,7 +44,7 @@ TEST(Open, MissingShardIsNamed) {
   const test::TempDir dir;
   const auto shards = test::write_tiny_shards(dir.path(), {}, 3);
   std::filesystem::remove(shards[1]);
-  const std::string message = refusal(shards[0], ErrorCode::invalid_file);
+  const std::string message = refusal(shards[0], ErrorCode::io);
   EXPECT_NE(message.find(shards[1].filename().string()), std::string::npos) << message;
 }
 

@@ -1,6 +1,7 @@
 // Goal: through every backend, and through every kind of fault, a queue delivers exactly the bytes of the
 // file. Method: one suite over all backends and fault plans; the file's contents are known, so any misplaced,
 // missing or stale byte shows.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -254,9 +255,11 @@ TEST_P(Conformance, TheDestructorWaitsForReadsInFlight) {
   }
 }
 
+// Found on io_uring: buffered reads of a thread that ends come back as EFAULT.
 TEST_P(Conformance, WorksAfterMovingToAnotherThread) {
   const auto queue = make_queue(8);
   const Range first = make_range(10, 200'000), second = make_range(300'000, 200'000);
+  posix_fadvise(file_->buffered_fd(), 0, 0, POSIX_FADV_DONTNEED);  // So that reads are still waiting then.
   std::thread([&] {
     const ReadRequest one = request(first, 1);
     queue->submit({&one, 1});
