@@ -90,7 +90,8 @@ Generation generate(Model& model, Sequence& sequence, std::span<const TokenId> p
                     const GenerateOptions& options, const std::function<bool(std::string_view)>& on_text) {
   Sampler sampler(options.sampler);
   check_prompt(prompt, sequence);
-  const bool at_start = sequence.n_tokens() == 0 && prompt.size() == 1 && prompt[0] == model.tokenizer().bos();
+  const bool at_start =
+      sequence.n_tokens() == 0 && prompt.size() == 1 && prompt[0] == model.tokenizer().bos();
   Answer answer(model.tokenizer(), options, at_start, on_text);
 
   Generation result;

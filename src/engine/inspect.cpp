@@ -54,7 +54,8 @@ Inspection inspect(const std::filesystem::path& path, const OpenOptions& options
   }
   inspection.runnable = true;
   try {
-    base::ThreadPool pool(1);
+    // As many threads as opening would use: each has scratch of its own.
+    base::ThreadPool pool(engine::thread_count(options));
     const auto ops = kernels::make_cpu_ops(pool, platform::choose_isa());
     inspection.plan = residency::make_plan(engine::model_facts(*prepared, *ops), engine::machine_facts(), options).plan;
   } catch (const Error& error) {

@@ -66,10 +66,6 @@ ModelInfo make_info(const Prepared& prepared) {
 }
 
 void check_options(const OpenOptions& options) {
-  if (options.n_threads < 0 || options.n_threads > base::ThreadPool::k_max_threads) {
-    base::fail(ErrorCode::invalid_argument, "{} threads were asked for; expected 1 to {}, or 0 to choose", options.n_threads,
-               base::ThreadPool::k_max_threads);
-  }
   constexpr std::uint32_t k_max_sequences = 4096, k_max_chunk_rows = 16'384;
   if (options.max_sequences == 0 || options.max_sequences > k_max_sequences) {
     base::fail(ErrorCode::invalid_argument, "{} sequences were asked for; expected 1 to {}", options.max_sequences, k_max_sequences);
@@ -96,7 +92,7 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
   Prepared& parts = *impl->prepared;
   impl->info = make_info(parts);
   impl->isa = platform::choose_isa();
-  impl->pool = std::make_unique<base::ThreadPool>(options.n_threads == 0 ? platform::usable_cpus() : options.n_threads);
+  impl->pool = std::make_unique<base::ThreadPool>(thread_count(options));
   impl->ops = kernels::make_cpu_ops(*impl->pool, impl->isa);
 
   std::unique_ptr<storage::Backend> backend = make_backend(options.io, &impl->io_description);

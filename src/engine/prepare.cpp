@@ -4,9 +4,11 @@
 #include <array>
 
 #include "base/error.hpp"
+#include "base/thread_pool.hpp"
 #include "base/units.hpp"
 #include "model/architecture.hpp"
 #include "model/forward.hpp"
+#include "platform/cpu_features.hpp"
 #include "platform/memory.hpp"
 #include "residency/roles.hpp"
 #include "residency/weight_store.hpp"
@@ -91,6 +93,14 @@ residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& 
     return model::Forward::scratch_bytes(params, ops, n_rows);
   };
   return facts;
+}
+
+int thread_count(const OpenOptions& options) {
+  if (options.n_threads < 0 || options.n_threads > base::ThreadPool::k_max_threads) {
+    base::fail(ErrorCode::invalid_argument, "{} threads were asked for; expected 1 to {}, or 0 to choose", options.n_threads,
+               base::ThreadPool::k_max_threads);
+  }
+  return options.n_threads == 0 ? platform::usable_cpus() : options.n_threads;
 }
 
 residency::MachineFacts machine_facts() {

@@ -36,7 +36,8 @@ bool is_supported(Isa isa) {
 #endif
     case Isa::avx2:
 #if defined(__x86_64__)
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      // Vector code built for AVX2 also uses the bit instructions every such processor has.
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma") &&
              __builtin_cpu_supports("f16c");
 #else
       return false;
