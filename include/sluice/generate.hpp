@@ -17,26 +17,28 @@ const char* stop_reason_name(StopReason reason) noexcept;
 
 struct GenerateOptions {
   SamplerOptions sampler;
-  std::uint32_t max_tokens = 0;     ///< 0: until an end token or the context is full.
-  std::vector<std::string> stop;    ///< The text ends before the first of these.
+  std::uint32_t max_tokens = 0;   ///< 0: until an end token or the context is full.
+  std::vector<std::string> stop;  ///< The text ends before the first of these.
   bool ignore_eos = false;
-  bool special = false;             ///< Show control tokens in the text.
+  bool special = false;  ///< Show control tokens in the text.
 };
 
 struct Generation {
   std::string text;
-  std::vector<TokenId> tokens;      ///< Generated tokens, without the end token.
+  std::vector<TokenId> tokens;  ///< Generated tokens, without the end token.
   StopReason reason = StopReason::token_limit;
-  std::string stop_string;          ///< The one that was met.
+  std::string stop_string;  ///< The one that was met.
   std::uint32_t n_prompt_tokens = 0;
 };
 
-/// Prefills `prompt` into the sequence and generates from it. `on_text` gets the text as it becomes final (whole UTF-8 characters,
-/// nothing that may still be part of a stop string); returning false ends the answer as cancelled. A prompt that
-/// does not fit throws Error(context_full) before anything is computed; a full context during generation ends with that reason.
-/// A raised cancel flag ends with reason cancelled rather than an exception.
-/// Afterwards the sequence holds prompt and answer, except for the very last token when it was never fed back.
-Generation generate(Model& model, Sequence& sequence, std::span<const TokenId> prompt, const GenerateOptions& options,
+/// Prefills `prompt` into the sequence and generates from it. `on_text` gets the text as it becomes final
+/// (whole UTF-8 characters, nothing that may still be part of a stop string); returning false ends the answer
+/// as cancelled. A prompt that does not fit throws Error(context_full) before anything is computed; a full
+/// context during generation ends with that reason. A raised cancel flag ends with reason cancelled rather
+/// than an exception. Afterwards the sequence holds prompt and answer, except for the very last token when it
+/// was never fed back.
+Generation generate(Model& model, Sequence& sequence, std::span<const TokenId> prompt,
+                    const GenerateOptions& options,
                     const std::function<bool(std::string_view)>& on_text = {});
 
 }  // namespace sluice

@@ -17,7 +17,7 @@ struct TensorFact {
   std::vector<std::uint64_t> dims;  ///< Contiguous dimension first.
   std::uint64_t bytes = 0;
   std::uint32_t shard = 0;
-  std::uint64_t offset = 0;         ///< In its shard's file.
+  std::uint64_t offset = 0;  ///< In its shard's file.
   Role role = Role::other;
 };
 
@@ -39,10 +39,10 @@ struct Inspection {
   std::vector<MetadataFact> metadata;
   std::vector<TensorFact> tensors;
   std::map<std::string, std::uint64_t> bytes_by_role;
-  bool runnable = false;       ///< This version can run the model.
-  std::string why_not;         ///< When it cannot.
-  Plan plan;                   ///< Placement for the options; empty when not runnable.
-  std::string plan_error;      ///< Why no plan fits the budget.
+  bool runnable = false;   ///< This version can run the model.
+  std::string why_not;     ///< When it cannot.
+  Plan plan;               ///< Placement for the options; empty when not runnable.
+  std::string plan_error;  ///< Why no plan fits the budget.
 };
 
 /// Reads the header; loads no weights. Throws Error(io | invalid_file).

@@ -66,15 +66,16 @@ struct StepItem {
   LogitsWanted logits = LogitsWanted::last;
 };
 
-/// Called once per row that wants logits, in order: which item, which of its tokens, and [n_vocab] logits that are
-/// valid during the call only.
+/// Called once per row that wants logits, in order: which item, which of its tokens, and [n_vocab] logits
+/// that are valid during the call only.
 using LogitsSink = std::function<void(std::size_t item, std::size_t token, std::span<const float> logits)>;
 
 /// An open model under a memory budget. Thread-compatible: one call at a time per model.
 class Model {
  public:
-  /// Opens a GGUF file (any shard of a split one), plans its placement and loads what the plan pins. Throws Error:
-  /// io, invalid_file, unsupported, or budget when the budget is below the floor (the message says the floor).
+  /// Opens a GGUF file (any shard of a split one), plans its placement and loads what the plan pins. Throws
+  /// Error: io, invalid_file, unsupported, or budget when the budget is below the floor (the message says the
+  /// floor).
   static Model open(const std::filesystem::path& path, const OpenOptions& options = {});
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
@@ -87,15 +88,15 @@ class Model {
   /// Throws Error(budget) when max_sequences are alive.
   Sequence new_sequence();
 
-  /// Appends tokens to one or several sequences, sharing every weight that is read between them, and delivers the
-  /// logits asked for. Items larger than the plan's chunk are computed in several passes. On an error nothing of the failed pass
-  /// counts: each sequence keeps the tokens of the passes that were complete.
-  /// Throws Error: context_full (before anything is computed), io (a read failed: names tensor and offset), cancelled, invalid_argument
-  /// (token out of range, a sequence given twice).
+  /// Appends tokens to one or several sequences, sharing every weight that is read between them, and delivers
+  /// the logits asked for. Items larger than the plan's chunk are computed in several passes. On an error
+  /// nothing of the failed pass counts: each sequence keeps the tokens of the passes that were complete.
+  /// Throws Error: context_full (before anything is computed), io (a read failed: names tensor and offset),
+  /// cancelled, invalid_argument (token out of range, a sequence given twice).
   void step(std::span<const StepItem> items, const LogitsSink& sink = {});
 
-  /// A flag the caller may raise from a signal handler or another thread: a running step() ends within one layer
-  /// with Error(cancelled). step() never clears it.
+  /// A flag the caller may raise from a signal handler or another thread: a running step() ends within one
+  /// layer with Error(cancelled). step() never clears it.
   void set_cancel_flag(const std::atomic<bool>* flag) noexcept;
 
   Stats stats() const;

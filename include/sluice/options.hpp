@@ -11,7 +11,8 @@ enum class CachePolicy { lfru, lru };
 enum class IoBackend { automatic, uring, pread };
 
 struct OpenOptions {
-  /// Hard limit on everything the process holds, in bytes. 0: what the cgroup and the machine leave, less headroom.
+  /// Hard limit on everything the process holds, in bytes. 0: what the cgroup and the machine leave, less
+  /// headroom.
   std::uint64_t memory_bytes = 0;
   /// Tokens of context per sequence. 0: the smaller of the model's and 4096.
   std::uint32_t n_ctx = 0;

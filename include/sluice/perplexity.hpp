@@ -15,15 +15,16 @@ struct PerplexityOptions {
 
 struct PerplexityResult {
   double perplexity = 0;
-  double mean_nll = 0;      ///< Nats per scored token.
-  double std_error = 0;     ///< Of the perplexity.
+  double mean_nll = 0;   ///< Nats per scored token.
+  double std_error = 0;  ///< Of the perplexity.
   std::uint64_t n_scored = 0;
   std::uint32_t n_chunks = 0;
 };
 
-/// Perplexity over consecutive windows of n_ctx tokens; the second half of each window is scored, and the first
-/// token of each window is replaced by BOS when the model adds one (the convention of llama.cpp's tool, so that
-/// numbers can be compared). Throws Error(invalid_argument) when the text is shorter than two windows.
+/// Perplexity over consecutive windows of n_ctx tokens; the second half of each window is scored, and the
+/// first token of each window is replaced by BOS when the model adds one (the convention of llama.cpp's tool,
+/// so that numbers can be compared). Throws Error(invalid_argument) when the text is shorter than two
+/// windows.
 PerplexityResult perplexity(Model& model, std::span<const TokenId> tokens, const PerplexityOptions& options,
                             const std::function<void(const PerplexityResult&)>& on_chunk = {});
 

@@ -8,7 +8,16 @@ namespace sluice {
 
 /// What a tensor is used for; decides where its bytes live.
 enum class Role {
-  token_embedding, output_head, norm, attention, router, expert, shared_expert, dense_ffn, rope_table, other,
+  token_embedding,
+  output_head,
+  norm,
+  attention,
+  router,
+  expert,
+  shared_expert,
+  dense_ffn,
+  rope_table,
+  other,
 };
 const char* role_name(Role role) noexcept;
 
@@ -20,15 +29,15 @@ struct PlanItem {
   std::string why;
 };
 
-/// The memory plan: what lies where under a budget. Made by a pure function of the model's facts, the machine's facts and the
-/// options; nothing is loaded to make it.
+/// The memory plan: what lies where under a budget. Made by a pure function of the model's facts, the
+/// machine's facts and the options; nothing is loaded to make it.
 struct Plan {
   std::uint64_t budget_bytes = 0;
-  bool budget_is_default = false;     ///< Taken from the machine rather than asked for.
-  std::string budget_source;          ///< "--memory", "cgroup /x", "MemAvailable", ...
-  std::uint64_t floor_bytes = 0;      ///< Smallest budget this model and context can run in.
-  std::uint64_t resident_bytes = 0;   ///< Budget from which on every expert stays in memory.
-  std::uint64_t planned_bytes = 0;    ///< Sum of all items.
+  bool budget_is_default = false;    ///< Taken from the machine rather than asked for.
+  std::string budget_source;         ///< "--memory", "cgroup /x", "MemAvailable", ...
+  std::uint64_t floor_bytes = 0;     ///< Smallest budget this model and context can run in.
+  std::uint64_t resident_bytes = 0;  ///< Budget from which on every expert stays in memory.
+  std::uint64_t planned_bytes = 0;   ///< Sum of all items.
   std::vector<PlanItem> items;
   std::uint32_t n_ctx = 0;
   std::uint32_t max_sequences = 1;

@@ -9,13 +9,14 @@
 namespace sluice {
 
 struct SamplerOptions {
-  float temperature = 0.8f;    ///< 0: greedy.
-  std::uint32_t top_k = 40;    ///< 0: off.
-  float top_p = 0.95f;         ///< 1: off.
-  float min_p = 0.05f;         ///< 0: off.
-  float repeat_penalty = 1.0f; ///< 1: off (Keskar et al. 2019: positive logits divided, negative multiplied).
+  float temperature = 0.8f;  ///< 0: greedy.
+  std::uint32_t top_k = 40;  ///< 0: off.
+  float top_p = 0.95f;       ///< 1: off.
+  float min_p = 0.05f;       ///< 0: off.
+  float repeat_penalty =
+      1.0f;  ///< 1: off (Keskar et al. 2019: positive logits divided, negative multiplied).
   std::uint32_t repeat_window = 64;  ///< Last tokens the penalty looks at.
-  std::uint64_t seed = 0;      ///< 0: drawn from the system.
+  std::uint64_t seed = 0;            ///< 0: drawn from the system.
 };
 
 /// Chooses tokens from logits: repeat penalty, then top-k, top-p, min-p, temperature, then one draw.

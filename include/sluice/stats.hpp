@@ -20,31 +20,34 @@ struct Stats {
   std::uint64_t n_slots = 0;
   std::uint64_t n_hits = 0;
   std::uint64_t n_misses = 0;
-  std::uint64_t n_joins = 0;      ///< Wanted while already being read.
+  std::uint64_t n_joins = 0;  ///< Wanted while already being read.
   double hit_rate() const noexcept {
     const std::uint64_t total = n_hits + n_joins + n_misses;
     return total == 0 ? 1.0 : static_cast<double>(n_hits) / static_cast<double>(total);
   }
   // The drive.
-  std::string io_backend;          ///< "io_uring, O_DIRECT" and the like, with the reason for a fallback.
-  std::uint64_t unit_read_bytes = 0;   ///< Read to fetch units (aligned windows).
-  std::uint64_t load_read_bytes = 0;   ///< Read once to open the model: header and pinned weights.
+  std::string io_backend;             ///< "io_uring, O_DIRECT" and the like, with the reason for a fallback.
+  std::uint64_t unit_read_bytes = 0;  ///< Read to fetch units (aligned windows).
+  std::uint64_t load_read_bytes = 0;  ///< Read once to open the model: header and pinned weights.
   std::uint64_t read_bytes() const noexcept { return unit_read_bytes + load_read_bytes; }
   bool kernel_read_known = false;
-  std::uint64_t kernel_read_bytes = 0; ///< What the kernel fetched from storage for this process since just before opening.
+  std::uint64_t kernel_read_bytes =
+      0;  ///< What the kernel fetched from storage for this process since just before opening.
   std::uint64_t n_reads = 0;
   std::uint64_t n_read_retries = 0;
   std::uint64_t io_busy_ns = 0;        ///< Time with a unit read in flight.
   std::uint64_t stall_ns = 0;          ///< Time the computation waited for a unit.
   double read_rate() const noexcept {  ///< Bytes per second while busy.
-    return io_busy_ns == 0 ? 0.0 : static_cast<double>(unit_read_bytes) * 1e9 / static_cast<double>(io_busy_ns);
+    return io_busy_ns == 0 ? 0.0
+                           : static_cast<double>(unit_read_bytes) * 1e9 / static_cast<double>(io_busy_ns);
   }
   // Work. A pass of one token of each sequence is decode; anything larger is prefill.
   std::uint64_t open_ns = 0;
   std::uint64_t n_prefill_tokens = 0, prefill_ns = 0;
   std::uint64_t n_decode_tokens = 0, decode_ns = 0;
   double prefill_rate() const noexcept {
-    return prefill_ns == 0 ? 0.0 : static_cast<double>(n_prefill_tokens) * 1e9 / static_cast<double>(prefill_ns);
+    return prefill_ns == 0 ? 0.0
+                           : static_cast<double>(n_prefill_tokens) * 1e9 / static_cast<double>(prefill_ns);
   }
   double decode_rate() const noexcept {
     return decode_ns == 0 ? 0.0 : static_cast<double>(n_decode_tokens) * 1e9 / static_cast<double>(decode_ns);

@@ -14,9 +14,10 @@ using TokenId = std::int32_t;
 /// Thread-safe.
 class Tokenizer {
  public:
-  /// Text to tokens: any byte string is accepted. Throws Error(unsupported), as decode does, only when the model
-  /// file has no vocabulary at all.
-  std::vector<TokenId> encode(std::string_view text, bool add_special = true, bool parse_special = false) const;
+  /// Text to tokens: any byte string is accepted. Throws Error(unsupported), as decode does, only when the
+  /// model file has no vocabulary at all.
+  std::vector<TokenId> encode(std::string_view text, bool add_special = true,
+                              bool parse_special = false) const;
   /// Tokens to text; invalid UTF-8 is replaced. Control tokens are left out unless `special`.
   std::string decode(const std::vector<TokenId>& tokens, bool special = false) const;
   /// As the vocabulary spells it; empty for an id out of range.
@@ -40,8 +41,8 @@ class Tokenizer {
 /// Turns generated tokens into text as they come, never emitting half a UTF-8 character.
 class TextStream {
  public:
-  /// `special`: show control tokens. `at_start`: the tokens begin a text, so the space that SentencePiece puts before
-  /// the first word is left out; false when they continue one.
+  /// `special`: show control tokens. `at_start`: the tokens begin a text, so the space that SentencePiece
+  /// puts before the first word is left out; false when they continue one.
   explicit TextStream(const Tokenizer& tokenizer, bool special = false, bool at_start = true);
   ~TextStream();
   TextStream(TextStream&&) noexcept;

@@ -33,6 +33,8 @@ constexpr std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) n
 constexpr std::uint64_t align_down(std::uint64_t value, std::uint64_t alignment) noexcept {
   return value & ~(alignment - 1);
 }
-constexpr bool is_power_of_two(std::uint64_t value) noexcept { return value != 0 && (value & (value - 1)) == 0; }
+constexpr bool is_power_of_two(std::uint64_t value) noexcept {
+  return value != 0 && (value & (value - 1)) == 0;
+}
 
 }  // namespace sluice::base

@@ -9,14 +9,22 @@ namespace sluice {
 
 const char* error_code_name(ErrorCode code) noexcept {
   switch (code) {
-    case ErrorCode::invalid_argument: return "invalid_argument";
-    case ErrorCode::invalid_file: return "invalid_file";
-    case ErrorCode::unsupported: return "unsupported";
-    case ErrorCode::io: return "io";
-    case ErrorCode::budget: return "budget";
-    case ErrorCode::context_full: return "context_full";
-    case ErrorCode::cancelled: return "cancelled";
-    case ErrorCode::internal: return "internal";
+    case ErrorCode::invalid_argument:
+      return "invalid_argument";
+    case ErrorCode::invalid_file:
+      return "invalid_file";
+    case ErrorCode::unsupported:
+      return "unsupported";
+    case ErrorCode::io:
+      return "io";
+    case ErrorCode::budget:
+      return "budget";
+    case ErrorCode::context_full:
+      return "context_full";
+    case ErrorCode::cancelled:
+      return "cancelled";
+    case ErrorCode::internal:
+      return "internal";
   }
   return "unknown";
 }

@@ -12,8 +12,8 @@
 namespace sluice::base {
 namespace {
 
-// How long a worker polls before it sleeps. Longer than the gap between two operations of a decode step, short
-// against a scheduler quantum, so that a machine with another busy process loses little.
+// How long a worker polls before it sleeps. Longer than the gap between two operations of a decode step,
+// short against a scheduler quantum, so that a machine with another busy process loses little.
 constexpr std::uint64_t k_spin_ns = 20'000;
 constexpr std::uint64_t k_chunk_mask = 0xffff'ffffu;
 
@@ -26,11 +26,13 @@ void cpu_relax() noexcept {
 }
 
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected) noexcept {
-  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr,
+          0);
 }
 
 void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept {
-  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr,
+          0);
 }
 
 }  // namespace
@@ -38,7 +40,8 @@ void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept {
 ThreadPool::ThreadPool(int n_threads) : n_threads_(n_threads) {
   SLUICE_CHECK(n_threads >= 1 && n_threads <= k_max_threads);
   workers_.reserve(static_cast<std::size_t>(n_threads - 1));
-  for (int thread = 1; thread < n_threads; ++thread) workers_.emplace_back([this, thread] { worker(thread); });
+  for (int thread = 1; thread < n_threads; ++thread)
+    workers_.emplace_back([this, thread] { worker(thread); });
 }
 
 ThreadPool::~ThreadPool() {
@@ -63,8 +66,8 @@ void ThreadPool::run(std::size_t n_chunks, FunctionRef<void(std::size_t, int)> t
   generation_.store(generation, std::memory_order_seq_cst);
   if (n_sleeping_.load(std::memory_order_seq_cst) != 0) futex_wake_all(generation_);
   work_on(generation, 0);
-  // Other threads may still hold a chunk. They are computing, so a short spin usually ends it; if a worker lost
-  // its core, yielding lets it have ours.
+  // Other threads may still hold a chunk. They are computing, so a short spin usually ends it; if a worker
+  // lost its core, yielding lets it have ours.
   std::uint64_t spin_until = 0;
   while (n_done_.load(std::memory_order_acquire) != n_chunks) {
     for (int i = 0; i < 32; ++i) cpu_relax();

@@ -13,10 +13,10 @@ namespace sluice::base {
 
 /// A fixed set of workers that share out the chunks of one loop at a time.
 ///
-/// Chunks are handed out dynamically through one atomic counter, so a worker that loses its core delays only the
-/// chunk it holds. Workers spin for some microseconds after a loop, then sleep in the kernel: the next loop of a
-/// decode step usually follows at once, an idle process uses no CPU.
-/// Thread-compatible: one caller at a time.
+/// Chunks are handed out dynamically through one atomic counter, so a worker that loses its core delays only
+/// the chunk it holds. Workers spin for some microseconds after a loop, then sleep in the kernel: the next
+/// loop of a decode step usually follows at once, an idle process uses no CPU. Thread-compatible: one caller
+/// at a time.
 class ThreadPool {
  public:
   /// `n_threads` counts the caller, so 1 starts no worker. Requires 1 <= n_threads <= k_max_threads.
@@ -29,8 +29,9 @@ class ThreadPool {
 
   int n_threads() const noexcept { return n_threads_; }
 
-  /// Calls task(chunk, thread) once for every chunk in [0, n_chunks), thread in [0, n_threads). The caller works
-  /// too; returns when all chunks are done. The task must not throw and must not call run() of the same pool.
+  /// Calls task(chunk, thread) once for every chunk in [0, n_chunks), thread in [0, n_threads). The caller
+  /// works too; returns when all chunks are done. The task must not throw and must not call run() of the same
+  /// pool.
   void run(std::size_t n_chunks, FunctionRef<void(std::size_t chunk, int thread)> task) noexcept;
 
  private:

@@ -35,7 +35,8 @@ std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   if (!unit.empty() && unit != "b") {
     const auto power = k_prefixes.find(unit.front());
     const std::string_view tail = std::string_view(unit).substr(1);
-    if (power == std::string_view::npos || !(tail.empty() || tail == "b" || tail == "ib")) return std::nullopt;
+    if (power == std::string_view::npos || !(tail.empty() || tail == "b" || tail == "ib"))
+      return std::nullopt;
     factor = std::pow(1024.0, static_cast<double>(power + 1));
   }
   const double bytes = value * factor;

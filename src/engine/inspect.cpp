@@ -33,8 +33,13 @@ void describe(const gguf::ModelFile& file, Inspection& inspection) {
     const Role role = residency::classify_tensor(tensor.name);
     inspection.n_parameters += tensor.n_elements();
     inspection.bytes_by_role[role_name(role)] += tensor.size_bytes;
-    inspection.tensors.push_back({tensor.name, gguf::type_name(tensor.type), {tensor.dims.begin(), tensor.dims.begin() + tensor.n_dims},
-                                  tensor.size_bytes, tensor.shard_idx, tensor.offset_bytes, role});
+    inspection.tensors.push_back({tensor.name,
+                                  gguf::type_name(tensor.type),
+                                  {tensor.dims.begin(), tensor.dims.begin() + tensor.n_dims},
+                                  tensor.size_bytes,
+                                  tensor.shard_idx,
+                                  tensor.offset_bytes,
+                                  role});
   }
 }
 
@@ -57,7 +62,8 @@ Inspection inspect(const std::filesystem::path& path, const OpenOptions& options
     // As many threads as opening would use: each has scratch of its own.
     base::ThreadPool pool(engine::thread_count(options));
     const auto ops = kernels::make_cpu_ops(pool, platform::choose_isa());
-    inspection.plan = residency::make_plan(engine::model_facts(*prepared, *ops), engine::machine_facts(), options).plan;
+    inspection.plan =
+        residency::make_plan(engine::model_facts(*prepared, *ops), engine::machine_facts(), options).plan;
   } catch (const Error& error) {
     inspection.plan_error = error.what();
   }

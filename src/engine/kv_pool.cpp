@@ -7,7 +7,8 @@ KvPool::KvPool(kernels::Ops& ops, const kernels::KvShape& shape, std::uint64_t n
   std::byte* data = ops.allocate(bytes_);
   free_.reserve(n_pages);
   // Handed out from the back: low addresses first, so that a short conversation touches little memory.
-  for (std::uint64_t page = n_pages; page > 0; --page) free_.push_back(data + (page - 1) * shape.page_bytes());
+  for (std::uint64_t page = n_pages; page > 0; --page)
+    free_.push_back(data + (page - 1) * shape.page_bytes());
 }
 
 std::byte* KvPool::take() noexcept {
@@ -17,6 +18,8 @@ std::byte* KvPool::take() noexcept {
   return page;
 }
 
-void KvPool::give_back(std::byte* page) noexcept { free_.push_back(page); }
+void KvPool::give_back(std::byte* page) noexcept {
+  free_.push_back(page);
+}
 
 }  // namespace sluice::engine

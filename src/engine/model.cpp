@@ -23,12 +23,17 @@ Sequence::Sequence(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl))
 Sequence::Sequence(Sequence&&) noexcept = default;
 Sequence& Sequence::operator=(Sequence&&) noexcept = default;
 Sequence::~Sequence() = default;
-std::uint32_t Sequence::n_tokens() const noexcept { return impl_->n_tokens; }
-std::uint32_t Sequence::n_free() const noexcept { return impl_->n_ctx - impl_->n_tokens; }
+std::uint32_t Sequence::n_tokens() const noexcept {
+  return impl_->n_tokens;
+}
+std::uint32_t Sequence::n_free() const noexcept {
+  return impl_->n_ctx - impl_->n_tokens;
+}
 
 void Sequence::truncate(std::uint32_t n) {
   if (n > impl_->n_tokens) {
-    base::fail(ErrorCode::invalid_argument, "a sequence of {} tokens cannot be cut to {}", impl_->n_tokens, n);
+    base::fail(ErrorCode::invalid_argument, "a sequence of {} tokens cannot be cut to {}", impl_->n_tokens,
+               n);
   }
   impl_->truncate(n);
 }
@@ -38,15 +43,25 @@ Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
 Model::~Model() = default;
 
-Model Model::open(const std::filesystem::path& path, const OpenOptions& options) { return engine::open_model(path, options, {}); }
+Model Model::open(const std::filesystem::path& path, const OpenOptions& options) {
+  return engine::open_model(path, options, {});
+}
 
-const ModelInfo& Model::info() const noexcept { return impl_->info; }
-const Plan& Model::plan() const noexcept { return impl_->plan; }
-const Tokenizer& Model::tokenizer() const noexcept { return impl_->tokenizer; }
+const ModelInfo& Model::info() const noexcept {
+  return impl_->info;
+}
+const Plan& Model::plan() const noexcept {
+  return impl_->plan;
+}
+const Tokenizer& Model::tokenizer() const noexcept {
+  return impl_->tokenizer;
+}
 
 Sequence Model::new_sequence() {
   if (impl_->n_sequences == impl_->plan.max_sequences) {
-    base::fail(ErrorCode::budget, "all {} sequences the memory plan has room for are in use; open the model with more", impl_->plan.max_sequences);
+    base::fail(ErrorCode::budget,
+               "all {} sequences the memory plan has room for are in use; open the model with more",
+               impl_->plan.max_sequences);
   }
   auto sequence = std::make_unique<Sequence::Impl>();
   sequence->owner = impl_.get();
@@ -56,8 +71,14 @@ Sequence Model::new_sequence() {
   return Sequence(std::move(sequence));
 }
 
-void Model::step(std::span<const StepItem> items, const LogitsSink& sink) { impl_->step(items, sink); }
-void Model::set_cancel_flag(const std::atomic<bool>* flag) noexcept { impl_->cancel = flag; }
-Stats Model::stats() const { return impl_->stats(); }
+void Model::step(std::span<const StepItem> items, const LogitsSink& sink) {
+  impl_->step(items, sink);
+}
+void Model::set_cancel_flag(const std::atomic<bool>* flag) noexcept {
+  impl_->cancel = flag;
+}
+Stats Model::stats() const {
+  return impl_->stats();
+}
 
 }  // namespace sluice

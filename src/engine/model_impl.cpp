@@ -25,7 +25,8 @@ std::unique_ptr<storage::Backend> make_backend(IoBackend kind, std::string* desc
       return backend;
     }
     if (kind == IoBackend::uring) {
-      base::fail(ErrorCode::unsupported, "io_uring was asked for but cannot be used: {}; use --io auto or --io pread", reason);
+      base::fail(ErrorCode::unsupported,
+                 "io_uring was asked for but cannot be used: {}; use --io auto or --io pread", reason);
     }
     *description = fmt::format("pread (io_uring: {})", reason);
   } else {
@@ -45,7 +46,8 @@ ModelInfo make_info(const Prepared& prepared) {
   const gguf::ModelFile& file = prepared.file;
   ModelInfo info;
   info.path = file.shards.front().path;
-  info.name = std::string(file.metadata.get_string("general.name").value_or(std::filesystem::path(info.path).stem().string()));
+  info.name = std::string(
+      file.metadata.get_string("general.name").value_or(std::filesystem::path(info.path).stem().string()));
   info.architecture = prepared.params.architecture;
   info.chat_template = prepared.chat_template;
   info.n_layers = prepared.params.n_layers;
@@ -61,23 +63,27 @@ ModelInfo make_info(const Prepared& prepared) {
     bytes_of_type[static_cast<std::size_t>(tensor.type) % 64] += tensor.size_bytes;
   }
   const auto most = std::max_element(bytes_of_type.begin(), bytes_of_type.end()) - bytes_of_type.begin();
-  if (const auto traits = gguf::find_type_traits(static_cast<std::uint32_t>(most))) info.quantization = traits->name;
+  if (const auto traits = gguf::find_type_traits(static_cast<std::uint32_t>(most)))
+    info.quantization = traits->name;
   return info;
 }
 
 void check_options(const OpenOptions& options) {
   constexpr std::uint32_t k_max_sequences = 4096, k_max_chunk_rows = 16'384;
   if (options.max_sequences == 0 || options.max_sequences > k_max_sequences) {
-    base::fail(ErrorCode::invalid_argument, "{} sequences were asked for; expected 1 to {}", options.max_sequences, k_max_sequences);
+    base::fail(ErrorCode::invalid_argument, "{} sequences were asked for; expected 1 to {}",
+               options.max_sequences, k_max_sequences);
   }
   if (options.prefill_chunk > k_max_chunk_rows) {
-    base::fail(ErrorCode::invalid_argument, "a prefill chunk of {} was asked for; expected at most {}", options.prefill_chunk, k_max_chunk_rows);
+    base::fail(ErrorCode::invalid_argument, "a prefill chunk of {} was asked for; expected at most {}",
+               options.prefill_chunk, k_max_chunk_rows);
   }
 }
 
 }  // namespace
 
-std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const OpenOptions& options, const Hooks& hooks) {
+std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const OpenOptions& options,
+                                       const Hooks& hooks) {
   const std::uint64_t start = base::now_ns();
   check_options(options);
   const std::optional<std::uint64_t> kernel_bytes_before = platform::read_storage_bytes();
@@ -106,17 +112,19 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
   impl->plan = impl->placement.plan;
   impl->store = std::make_unique<residency::WeightStore>(std::move(parts.shards), std::move(queue));
   impl->store->load_pinned(parts.tensors.pinned());
-  impl->load_read_bytes = header_bytes + parts.probe_read_bytes + impl->store->queue().statistics().read_bytes;
+  impl->load_read_bytes =
+      header_bytes + parts.probe_read_bytes + impl->store->queue().statistics().read_bytes;
   impl->io_before = impl->store->queue().statistics();
 
   if (parts.params.is_moe()) {
-    impl->cache = std::make_unique<residency::UnitCache>(parts.file, parts.units, impl->placement, options.policy, *impl->store);
+    impl->cache = std::make_unique<residency::UnitCache>(parts.file, parts.units, impl->placement,
+                                                         options.policy, *impl->store);
     if (impl->plan.fully_resident()) impl->cache->preload();
   }
   const std::uint64_t n_pages = pages_for(impl->plan.n_ctx) * impl->plan.max_sequences;
   impl->kv = std::make_unique<KvPool>(*impl->ops, parts.params.kv_shape(), n_pages);
-  impl->forward = std::make_unique<model::Forward>(parts.params, parts.tensors, parts.units, *impl->ops, *impl->store, impl->cache.get(),
-                                                   impl->plan.prefill_chunk);
+  impl->forward = std::make_unique<model::Forward>(parts.params, parts.tensors, parts.units, *impl->ops,
+                                                   *impl->store, impl->cache.get(), impl->plan.prefill_chunk);
   impl->pass_tokens.reserve(impl->plan.prefill_chunk);
   impl->pass_positions.reserve(impl->plan.prefill_chunk);
   impl->pass_logits_rows.reserve(impl->plan.prefill_chunk);
@@ -154,27 +162,33 @@ void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) 
   for (std::size_t i = 0; i < items.size(); ++i) {
     const StepItem& item = items[i];
     if (item.sequence == nullptr || item.tokens.empty()) {
-      base::fail(ErrorCode::invalid_argument, "step item {} has no {}", i, item.sequence == nullptr ? "sequence" : "tokens");
+      base::fail(ErrorCode::invalid_argument, "step item {} has no {}", i,
+                 item.sequence == nullptr ? "sequence" : "tokens");
     }
     const Sequence::Impl& sequence = *item.sequence->impl_;
-    if (sequence.owner != this) base::fail(ErrorCode::invalid_argument, "step item {} holds a sequence of another model", i);
+    if (sequence.owner != this)
+      base::fail(ErrorCode::invalid_argument, "step item {} holds a sequence of another model", i);
     for (std::size_t j = 0; j < i; ++j) {
-      if (items[j].sequence == item.sequence) base::fail(ErrorCode::invalid_argument, "step items {} and {} hold the same sequence", j, i);
+      if (items[j].sequence == item.sequence)
+        base::fail(ErrorCode::invalid_argument, "step items {} and {} hold the same sequence", j, i);
     }
     for (const TokenId token : item.tokens) {
       if (token < 0 || static_cast<std::uint32_t>(token) >= info.n_vocab) {
-        base::fail(ErrorCode::invalid_argument, "step item {} has token {}, expected 0 to {}", i, token, info.n_vocab - 1);
+        base::fail(ErrorCode::invalid_argument, "step item {} has token {}, expected 0 to {}", i, token,
+                   info.n_vocab - 1);
       }
     }
     if (item.tokens.size() > sequence.n_ctx - sequence.n_tokens) {
-      base::fail(ErrorCode::context_full, "{} more tokens do not fit the context of {} ({} are in use); give a larger --ctx or a shorter text",
+      base::fail(ErrorCode::context_full,
+                 "{} more tokens do not fit the context of {} ({} are in use); give a larger --ctx or a "
+                 "shorter text",
                  item.tokens.size(), sequence.n_ctx, sequence.n_tokens);
     }
     is_decode = is_decode && item.tokens.size() == 1;
   }
 
-  // Fills passes with rows of the items in order. A sequence's pages are reserved pass by pass and its length moves
-  // only when the pass is complete, so a failure leaves it as the last complete pass did.
+  // Fills passes with rows of the items in order. A sequence's pages are reserved pass by pass and its length
+  // moves only when the pass is complete, so a failure leaves it as the last complete pass did.
   std::vector<std::uint32_t> n_added(items.size(), 0);
   std::size_t item_idx = 0, token_idx = 0;
   while (item_idx < items.size()) {
@@ -186,11 +200,13 @@ void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) 
     while (item_idx < items.size() && pass_tokens.size() < plan.prefill_chunk) {
       const StepItem& item = items[item_idx];
       Sequence::Impl& sequence = *item.sequence->impl_;
-      const std::size_t n = std::min<std::size_t>(item.tokens.size() - token_idx, plan.prefill_chunk - pass_tokens.size());
+      const std::size_t n =
+          std::min<std::size_t>(item.tokens.size() - token_idx, plan.prefill_chunk - pass_tokens.size());
       const std::uint32_t start = sequence.n_tokens;
       sequence.reserve_tokens(start + static_cast<std::uint32_t>(n));
       for (std::size_t i = 0; i < n; ++i, ++token_idx) {
-        const bool wanted = item.logits == LogitsWanted::all || (item.logits == LogitsWanted::last && token_idx + 1 == item.tokens.size());
+        const bool wanted = item.logits == LogitsWanted::all ||
+                            (item.logits == LogitsWanted::last && token_idx + 1 == item.tokens.size());
         if (wanted && sink) {
           pass_logits_rows.push_back(static_cast<std::uint32_t>(pass_tokens.size()));
           pass_origins.push_back({item_idx, token_idx});

@@ -27,8 +27,8 @@ namespace engine {
 struct Hooks {
   /// Wraps the storage backend, to inject faults.
   std::function<std::unique_ptr<storage::Backend>(std::unique_ptr<storage::Backend>)> wrap_backend;
-  /// What the planner takes as the process's own share instead of measuring it, so that a test's plan does not
-  /// depend on how much the test program has allocated before.
+  /// What the planner takes as the process's own share instead of measuring it, so that a test's plan does
+  /// not depend on how much the test program has allocated before.
   std::optional<std::uint64_t> process_bytes;
 };
 
@@ -44,11 +44,11 @@ struct Model::Impl {
   residency::Placement placement;
   Tokenizer tokenizer;
   std::uint64_t open_ns = 0;
-  std::uint64_t load_read_bytes = 0;      ///< Header and pinned weights.
-  std::uint64_t unit_read_start = 0;      ///< The queue's byte count when units began.
+  std::uint64_t load_read_bytes = 0;  ///< Header and pinned weights.
+  std::uint64_t unit_read_start = 0;  ///< The queue's byte count when units began.
   std::optional<std::uint64_t> kernel_bytes_before;
   std::string io_description;
-  storage::IoStatistics io_before;        ///< The queue's statistics after loading.
+  storage::IoStatistics io_before;  ///< The queue's statistics after loading.
   const std::atomic<bool>* cancel = nullptr;
   std::uint32_t n_sequences = 0;
   std::uint64_t n_prefill_tokens = 0, prefill_ns = 0, n_decode_tokens = 0, decode_ns = 0;
@@ -67,8 +67,10 @@ struct Model::Impl {
   std::vector<TokenId> pass_tokens;
   std::vector<kernels::RowPosition> pass_positions;
   std::vector<std::uint32_t> pass_logits_rows;
-  struct RowOrigin { std::size_t item, token; };
-  std::vector<RowOrigin> pass_origins;    ///< Of each row in pass_logits_rows.
+  struct RowOrigin {
+    std::size_t item, token;
+  };
+  std::vector<RowOrigin> pass_origins;  ///< Of each row in pass_logits_rows.
 
   explicit Impl(Tokenizer handle) : tokenizer(std::move(handle)) {}
   void step(std::span<const StepItem> items, const LogitsSink& sink);
@@ -78,17 +80,19 @@ struct Model::Impl {
 
 namespace engine {
 /// What open_model wraps.
-std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const OpenOptions& options, const Hooks& hooks);
+std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const OpenOptions& options,
+                                       const Hooks& hooks);
 }  // namespace engine
 
 struct Sequence::Impl {
   Model::Impl* owner = nullptr;
   std::uint32_t n_ctx = 0;
   std::uint32_t n_tokens = 0;
-  std::vector<std::byte*> pages;          ///< Reserved for the whole context: never moves while a pass refers to it.
+  std::vector<std::byte*> pages;  ///< Reserved for the whole context: never moves while a pass refers to it.
 
   ~Impl();
-  /// Makes pages for positions below `n`. The pool always has them: the plan reserved every sequence's context.
+  /// Makes pages for positions below `n`. The pool always has them: the plan reserved every sequence's
+  /// context.
   void reserve_tokens(std::uint32_t n);
   void truncate(std::uint32_t n) noexcept;
 };

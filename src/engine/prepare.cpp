@@ -16,8 +16,9 @@
 namespace sluice::engine {
 namespace {
 
-/// What the process will still take beside the plan: code pages not yet touched, stacks, the sampler's and the
-/// text's buffers, allocator slack. Measured on the built-in model with glibc 2.36 (README's command: 1.3 MiB), rounded up.
+/// What the process will still take beside the plan: code pages not yet touched, stacks, the sampler's and
+/// the text's buffers, allocator slack. Measured on the built-in model with glibc 2.36 (README's command: 1.3
+/// MiB), rounded up.
 constexpr std::uint64_t k_process_reserve_bytes = 2 * base::k_mib;
 
 std::uint32_t widest_alignment(const std::vector<std::unique_ptr<storage::File>>& shards) {
@@ -50,13 +51,16 @@ std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& optio
   if (has_vocabulary(metadata)) {
     prepared->tokenizer = tokenizer::make_tokenizer(metadata, {options.pre_tokenizer});
     if (prepared->tokenizer->vocab_size() > params.n_vocab) {
-      base::fail(ErrorCode::invalid_file, "{}: the vocabulary has {} tokens but token_embd.weight only {} rows; the file is inconsistent",
-                 metadata.source_name, prepared->tokenizer->vocab_size(), params.n_vocab);
+      base::fail(
+          ErrorCode::invalid_file,
+          "{}: the vocabulary has {} tokens but token_embd.weight only {} rows; the file is inconsistent",
+          metadata.source_name, prepared->tokenizer->vocab_size(), params.n_vocab);
     }
   }
   prepared->chat_template = std::string(metadata.get_string("tokenizer.chat_template").value_or(""));
   if (!keep_metadata) {
-    for (const char* key : {"tokenizer.ggml.tokens", "tokenizer.ggml.scores", "tokenizer.ggml.token_type", "tokenizer.ggml.merges"}) {
+    for (const char* key : {"tokenizer.ggml.tokens", "tokenizer.ggml.scores", "tokenizer.ggml.token_type",
+                            "tokenizer.ggml.merges"}) {
       metadata.drop(key);
     }
   }
@@ -64,16 +68,17 @@ std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& optio
     prepared->shards.push_back(storage::File::open(shard.path, true));
     prepared->probe_read_bytes += prepared->shards.back()->probe_bytes();
   }
-  prepared->units = residency::map_units(prepared->file, params.n_layers, params.n_experts, params.n_embd, params.n_ff_expert,
-                                         widest_alignment(prepared->shards));
+  prepared->units = residency::map_units(prepared->file, params.n_layers, params.n_experts, params.n_embd,
+                                         params.n_ff_expert, widest_alignment(prepared->shards));
   return prepared;
 }
 
 residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& ops) {
   residency::ModelFacts facts;
   const std::vector<const gguf::TensorInfo*> pinned = prepared.tensors.pinned();
-  constexpr std::array k_roles = {Role::token_embedding, Role::output_head, Role::norm, Role::attention, Role::router,
-                                  Role::shared_expert, Role::dense_ffn, Role::rope_table, Role::other};
+  constexpr std::array k_roles = {Role::token_embedding, Role::output_head, Role::norm,
+                                  Role::attention,       Role::router,      Role::shared_expert,
+                                  Role::dense_ffn,       Role::rope_table,  Role::other};
   for (const Role role : k_roles) {
     std::uint64_t bytes = 0;
     for (const auto* tensor : pinned) {
@@ -97,8 +102,8 @@ residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& 
 
 int thread_count(const OpenOptions& options) {
   if (options.n_threads < 0 || options.n_threads > base::ThreadPool::k_max_threads) {
-    base::fail(ErrorCode::invalid_argument, "{} threads were asked for; expected 1 to {}, or 0 to choose", options.n_threads,
-               base::ThreadPool::k_max_threads);
+    base::fail(ErrorCode::invalid_argument, "{} threads were asked for; expected 1 to {}, or 0 to choose",
+               options.n_threads, base::ThreadPool::k_max_threads);
   }
   return options.n_threads == 0 ? platform::usable_cpus() : options.n_threads;
 }

@@ -34,8 +34,8 @@ struct Prepared {
 /// Parses the header of a model given by any shard; reads nothing else. Adds the bytes read to *read_bytes.
 gguf::ModelFile parse_header(const std::filesystem::path& path, std::uint64_t* read_bytes);
 
-/// Checks a parsed model against its architecture and builds vocabulary and unit map. The vocabulary's texts are
-/// dropped from the metadata when `keep_metadata` is false: they would be held twice.
+/// Checks a parsed model against its architecture and builds vocabulary and unit map. The vocabulary's texts
+/// are dropped from the metadata when `keep_metadata` is false: they would be held twice.
 std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& options, bool keep_metadata);
 
 /// The planner's view of a prepared model; refers to both arguments.

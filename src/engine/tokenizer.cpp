@@ -8,7 +8,9 @@ namespace {
 
 const tokenizer::Tokenizer& require(const Tokenizer::Impl& impl) {
   if (impl.tokenizer == nullptr) {
-    base::fail(ErrorCode::unsupported, "the model file has no vocabulary, so text cannot be turned into tokens or back; give token ids");
+    base::fail(
+        ErrorCode::unsupported,
+        "the model file has no vocabulary, so text cannot be turned into tokens or back; give token ids");
   }
   return *impl.tokenizer;
 }
@@ -28,10 +30,18 @@ std::string Tokenizer::token_text(TokenId token) const {
   return std::string(require(*impl_).token_text(token));
 }
 
-std::size_t Tokenizer::vocab_size() const noexcept { return impl_->tokenizer == nullptr ? 0 : impl_->tokenizer->vocab_size(); }
-TokenId Tokenizer::bos() const noexcept { return impl_->tokenizer == nullptr ? -1 : impl_->tokenizer->bos(); }
-TokenId Tokenizer::eos() const noexcept { return impl_->tokenizer == nullptr ? -1 : impl_->tokenizer->eos(); }
-bool Tokenizer::adds_bos() const noexcept { return impl_->tokenizer != nullptr && impl_->tokenizer->adds_bos(); }
+std::size_t Tokenizer::vocab_size() const noexcept {
+  return impl_->tokenizer == nullptr ? 0 : impl_->tokenizer->vocab_size();
+}
+TokenId Tokenizer::bos() const noexcept {
+  return impl_->tokenizer == nullptr ? -1 : impl_->tokenizer->bos();
+}
+TokenId Tokenizer::eos() const noexcept {
+  return impl_->tokenizer == nullptr ? -1 : impl_->tokenizer->eos();
+}
+bool Tokenizer::adds_bos() const noexcept {
+  return impl_->tokenizer != nullptr && impl_->tokenizer->adds_bos();
+}
 
 bool Tokenizer::is_end_of_generation(TokenId token) const noexcept {
   return impl_->tokenizer != nullptr && impl_->tokenizer->is_end_of_generation(token);
@@ -51,7 +61,11 @@ TextStream::TextStream(const Tokenizer& tokenizer, bool special, bool at_start)
 TextStream::~TextStream() = default;
 TextStream::TextStream(TextStream&&) noexcept = default;
 TextStream& TextStream::operator=(TextStream&&) noexcept = default;
-std::string TextStream::push(TokenId token) { return impl_->decoder.push(token); }
-std::string TextStream::finish() { return impl_->decoder.finish(); }
+std::string TextStream::push(TokenId token) {
+  return impl_->decoder.push(token);
+}
+std::string TextStream::finish() {
+  return impl_->decoder.finish();
+}
 
 }  // namespace sluice

@@ -2,7 +2,9 @@
 
 namespace sluice {
 
-const char* version() noexcept { return SLUICE_VERSION; }
+const char* version() noexcept {
+  return SLUICE_VERSION;
+}
 
 const char* build_facts() {
   return SLUICE_COMPILER ", " SLUICE_BUILD_TYPE

@@ -24,12 +24,13 @@ struct GemmKernel {
   ActivationFormat activation = ActivationFormat::f32;
   GemmFunction gemm = nullptr;
   QuantizeFunction quantize = nullptr;
-  Isa isa = Isa::scalar;  ///< The set it was built for; may be lower than asked when a type has no faster path.
+  Isa isa =
+      Isa::scalar;  ///< The set it was built for; may be lower than asked when a type has no faster path.
 };
 
 /// The kernel for a weight type on an instruction set (falls back to lower sets, at last to decode-then-dot).
-/// n_cols matters only where a row is too short for the type's usual partner. Returns gemm == nullptr for types that are not weights
-/// (integers).
+/// n_cols matters only where a row is too short for the type's usual partner. Returns gemm == nullptr for
+/// types that are not weights (integers).
 GemmKernel find_gemm(TensorType type, Isa isa) noexcept;
 
 }  // namespace sluice::kernels

@@ -10,8 +10,8 @@ namespace sluice::kernels {
 
 using gguf::TensorType;
 
-// The operation table: everything a forward graph may ask of a device. Pointers are addresses on the device that
-// implements the table; the graph never dereferences them, except through the transfer functions.
+// The operation table: everything a forward graph may ask of a device. Pointers are addresses on the device
+// that implements the table; the graph never dereferences them, except through the transfer functions.
 
 /// A weight matrix [n_out, n_in] in GGUF blocks, or a vector when n_out is 1.
 struct Weight {
@@ -30,16 +30,19 @@ struct Rows {
   std::uint32_t n_cols = 0;
   std::uint32_t stride = 0;
   Rows first(std::uint32_t n) const noexcept { return {data, n, n_cols, stride}; }
-  Rows from(std::uint32_t row) const noexcept { return {data + std::size_t{row} * stride, n_rows - row, n_cols, stride}; }
+  Rows from(std::uint32_t row) const noexcept {
+    return {data + std::size_t{row} * stride, n_rows - row, n_cols, stride};
+  }
 };
 
 /// Rotary position embedding (Su et al. 2021) with its length extensions.
 struct RopeParams {
-  std::uint32_t n_rot = 0;        ///< Leading elements of a head that rotate.
-  bool neox = false;              ///< Pairs (i, i + n_rot/2); otherwise (2i, 2i + 1).
+  std::uint32_t n_rot = 0;  ///< Leading elements of a head that rotate.
+  bool neox = false;        ///< Pairs (i, i + n_rot/2); otherwise (2i, 2i + 1).
   float base = 10000.0f;
-  float freq_scale = 1.0f;        ///< 1 / linear scaling factor.
-  const float* freq_factors = nullptr;  ///< [n_rot/2] divisors (llama3 scaling, rope_freqs.weight), or null. Host memory.
+  float freq_scale = 1.0f;  ///< 1 / linear scaling factor.
+  const float* freq_factors =
+      nullptr;  ///< [n_rot/2] divisors (llama3 scaling, rope_freqs.weight), or null. Host memory.
   // YaRN (Peng et al. 2023): ext_factor 0 switches it off.
   float ext_factor = 0.0f;
   float attn_factor = 1.0f;
@@ -48,9 +51,9 @@ struct RopeParams {
   std::uint32_t n_ctx_orig = 0;
 };
 
-/// Shape of the paged KV cache. A page holds `page_tokens` consecutive positions of all layers; within it layer l
-/// starts at l * layer_bytes() with K [page_tokens, n_kv_heads, k_head_dim] then V [page_tokens, n_kv_heads,
-/// v_head_dim], both f16.
+/// Shape of the paged KV cache. A page holds `page_tokens` consecutive positions of all layers; within it
+/// layer l starts at l * layer_bytes() with K [page_tokens, n_kv_heads, k_head_dim] then V [page_tokens,
+/// n_kv_heads, v_head_dim], both f16.
 struct KvShape {
   std::uint32_t n_layers = 0;
   std::uint32_t n_kv_heads = 0;
@@ -72,9 +75,9 @@ struct RowPosition {
 
 struct AttentionParams {
   std::uint32_t n_heads = 0;
-  float scale = 0;             ///< Usually 1 / sqrt(k_head_dim).
-  float softcap = 0;           ///< tanh soft cap of the scores; 0 = none.
-  std::uint32_t window = 0;    ///< Sliding window in tokens; 0 = all earlier positions.
+  float scale = 0;           ///< Usually 1 / sqrt(k_head_dim).
+  float softcap = 0;         ///< tanh soft cap of the scores; 0 = none.
+  std::uint32_t window = 0;  ///< Sliding window in tokens; 0 = all earlier positions.
 };
 
 /// One product of a group that shares its input: y = x * w^T (+ bias).
@@ -95,14 +98,15 @@ struct ExpertCall {
 struct RouterParams {
   std::uint32_t n_used = 0;
   enum class Scoring : std::uint8_t { softmax, sigmoid, softmax_of_selected } scoring = Scoring::softmax;
-  bool normalize = true;       ///< Weights of the selected experts sum to 1.
+  bool normalize = true;  ///< Weights of the selected experts sum to 1.
   float scale = 1.0f;
   const float* selection_bias = nullptr;  ///< [n_experts] added for selection only, or null.
 };
 
-/// Requirements common to all operations: shapes agree (a mismatch is a programmer error), outputs do not alias
-/// inputs unless stated. Each output element is computed in an order that does not depend on the number of rows,
-/// on the other rows, or on the number of threads. Nothing here allocates except reserve() and allocate().
+/// Requirements common to all operations: shapes agree (a mismatch is a programmer error), outputs do not
+/// alias inputs unless stated. Each output element is computed in an order that does not depend on the number
+/// of rows, on the other rows, or on the number of threads. Nothing here allocates except reserve() and
+/// allocate().
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -110,43 +114,50 @@ class Ops {
 
   /// Device memory, 64-byte aligned, zeroed, freed with the table. Throws Error(budget).
   virtual std::byte* allocate(std::size_t bytes) = 0;
-  /// Internal scratch for steps of up to `max_rows` rows and inputs of up to `max_cols`; returns its bytes, which do not change until
-  /// the next call. `scratch_bytes` tells without allocating.
+  /// Internal scratch for steps of up to `max_rows` rows and inputs of up to `max_cols`; returns its bytes,
+  /// which do not change until the next call. `scratch_bytes` tells without allocating.
   virtual std::size_t reserve(std::uint32_t max_rows, std::uint32_t max_cols, std::uint32_t max_hidden) = 0;
-  virtual std::size_t scratch_bytes(std::uint32_t max_rows, std::uint32_t max_cols, std::uint32_t max_hidden) const = 0;
+  virtual std::size_t scratch_bytes(std::uint32_t max_rows, std::uint32_t max_cols,
+                                    std::uint32_t max_hidden) const = 0;
 
   virtual void upload(const void* host, std::byte* device, std::size_t bytes) = 0;
   virtual void download(const std::byte* device, void* host, std::size_t bytes) = 0;
 
   /// y[r] = decoded row ids[r] of the table.
   virtual void embed(const Weight& table, std::span<const std::int32_t> ids, Rows y) = 0;
-  /// y = x / sqrt(mean(x^2) + eps) * gain, per row (Zhang & Sennrich 2019). y may be x. gain may be null (no gain).
+  /// y = x / sqrt(mean(x^2) + eps) * gain, per row (Zhang & Sennrich 2019). y may be x. gain may be null (no
+  /// gain).
   virtual void rms_norm(Rows x, const float* gain, float eps, Rows y) = 0;
   /// Same for every head of every row: rows are [n_heads * head_dim], gain is [head_dim]. In place.
   virtual void rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, float eps) = 0;
   /// All products of one input; the input is quantized once per activation format.
   virtual void matmul(Rows x, std::span<const Product> products) = 0;
   /// Rotates every head of every row in place; rows are [n_heads * head_dim].
-  virtual void rope(Rows x, std::uint32_t head_dim, const RopeParams& params, std::span<const RowPosition> rows) = 0;
+  virtual void rope(Rows x, std::uint32_t head_dim, const RopeParams& params,
+                    std::span<const RowPosition> rows) = 0;
   /// Writes each row's K and V [n_kv_heads * head_dim] to its position as f16.
-  virtual void store_kv(Rows k, Rows v, const KvShape& shape, std::uint32_t layer, std::span<const RowPosition> rows) = 0;
-  /// Causal attention of each row over positions [0, row.position] of its sequence, grouped queries (n_heads a
-  /// multiple of n_kv_heads): q [n_heads * k_head_dim] -> out [n_heads * v_head_dim]. Keys are processed in fixed
-  /// segments of positions whose partial results are merged in order (FlashDecoding's scheme, Dao et al. 2023).
+  virtual void store_kv(Rows k, Rows v, const KvShape& shape, std::uint32_t layer,
+                        std::span<const RowPosition> rows) = 0;
+  /// Causal attention of each row over positions [0, row.position] of its sequence, grouped queries (n_heads
+  /// a multiple of n_kv_heads): q [n_heads * k_head_dim] -> out [n_heads * v_head_dim]. Keys are processed in
+  /// fixed segments of positions whose partial results are merged in order (FlashDecoding's scheme, Dao et
+  /// al. 2023).
   virtual void attention(Rows q, const KvShape& shape, std::uint32_t layer, const AttentionParams& params,
                          std::span<const RowPosition> rows, Rows out) = 0;
   /// out = silu(gate) * up. out may be gate.
   virtual void swiglu(Rows gate, Rows up, Rows out) = 0;
   /// y += x.
   virtual void add(Rows x, Rows y) = 0;
-  /// Top-k routing of each row: ids and weights are [n_rows, n_used] in host memory, best first, ties to the lower id.
+  /// Top-k routing of each row: ids and weights are [n_rows, n_used] in host memory, best first, ties to the
+  /// lower id.
   virtual void route(Rows logits, const RouterParams& params, std::uint16_t* ids, float* weights) = 0;
   /// Starts the expert stage of a layer: `x` stays valid until the next begin and is quantized at most once.
   virtual void begin_experts(Rows x) = 0;
-  /// For each call: out[out_rows[i]] = down(silu(gate(x[in_rows[i]])) * up(x[in_rows[i]])). All calls share the
-  /// worker threads, so one call with several experts is better than several calls.
+  /// For each call: out[out_rows[i]] = down(silu(gate(x[in_rows[i]])) * up(x[in_rows[i]])). All calls share
+  /// the worker threads, so one call with several experts is better than several calls.
   virtual void run_experts(std::span<const ExpertCall> calls, Rows out) = 0;
-  /// y[r] += sum over rank i = 0 .. n_used-1, in that order, of weights[r * n_used + i] * out[r * n_used + i].
+  /// y[r] += sum over rank i = 0 .. n_used-1, in that order, of weights[r * n_used + i] * out[r * n_used +
+  /// i].
   virtual void combine_experts(Rows expert_out, const float* weights, std::uint32_t n_used, Rows y) = 0;
 };
 

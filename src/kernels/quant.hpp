@@ -20,7 +20,8 @@ inline float bf16_to_f32(std::uint16_t bits) noexcept {
   return __builtin_bit_cast(float, wide);
 }
 
-/// How a weight type wants its activations. Weights are never expanded; activations are quantized once per row.
+/// How a weight type wants its activations. Weights are never expanded; activations are quantized once per
+/// row.
 ///   f32    plain floats
 ///   q8_32  8 bit with one scale per 32 elements (partner of the 32-element block types)
 ///   q8_256 8 bit with one scale per 256 elements (partner of the K-quants and IQ types)
@@ -31,8 +32,8 @@ enum class ActivationFormat : std::uint8_t { f32, q8_32, q8_256 };
 ///   q8_256: int8 q[n] | float d[n/256] | int16 sum[n/16]   (sum of q over each 16)
 ///   f32   : float x[n]
 /// x ~ d * q, q = round-to-nearest-even(x / d) in [-127, 127], d = max|x| / 127 (0 for a zero block).
-/// A block with an infinity or a NaN gets that as its d and q = 0, so its products are NaN, not wrong numbers.
-/// Padding bytes are not written.
+/// A block with an infinity or a NaN gets that as its d and q = 0, so its products are NaN, not wrong
+/// numbers. Padding bytes are not written.
 struct ActivationLayout {
   std::size_t scale_offset = 0, sum_offset = 0, row_bytes = 0;
 };

@@ -21,8 +21,8 @@ HyperParams read_hyper_params(const gguf::Metadata& metadata) {
     if (name == architecture.name) return architecture.read_params(metadata);
     known += known.empty() ? architecture.name : std::string(", ") + architecture.name;
   }
-  base::fail(ErrorCode::unsupported, "{}: architecture \"{}\" cannot be run by this version; known are {}", metadata.source_name,
-             name, known);
+  base::fail(ErrorCode::unsupported, "{}: architecture \"{}\" cannot be run by this version; known are {}",
+             metadata.source_name, name, known);
 }
 
 }  // namespace sluice::model

@@ -49,10 +49,13 @@ class Binder {
     if (missing_.empty()) return;
     constexpr std::size_t k_max_named = 8;
     std::string names;
-    for (std::size_t i = 0; i < std::min(missing_.size(), k_max_named); ++i) names += (i == 0 ? "" : ", ") + missing_[i];
+    for (std::size_t i = 0; i < std::min(missing_.size(), k_max_named); ++i)
+      names += (i == 0 ? "" : ", ") + missing_[i];
     if (missing_.size() > k_max_named) names += fmt::format(" and {} more", missing_.size() - k_max_named);
-    base::fail(ErrorCode::invalid_file, "{}: {} required tensor{} missing: {}; the file is incomplete or not of the architecture it names",
-               file_.metadata.source_name, missing_.size(), missing_.size() == 1 ? " is" : "s are", names);
+    base::fail(
+        ErrorCode::invalid_file,
+        "{}: {} required tensor{} missing: {}; the file is incomplete or not of the architecture it names",
+        file_.metadata.source_name, missing_.size(), missing_.size() == 1 ? " is" : "s are", names);
   }
 
   void warn_about_unused() const {
@@ -64,8 +67,8 @@ class Binder {
       ++n_unused;
     }
     if (n_unused != 0) {
-      base::warn("{}: {} tensor{} not used by this architecture and ignored (first: {})", file_.metadata.source_name, n_unused,
-                 n_unused == 1 ? " is" : "s are", first->name);
+      base::warn("{}: {} tensor{} not used by this architecture and ignored (first: {})",
+                 file_.metadata.source_name, n_unused, n_unused == 1 ? " is" : "s are", first->name);
     }
   }
 
@@ -76,28 +79,38 @@ class Binder {
     return tensor;
   }
   void expect_shape(const TensorInfo& tensor, std::uint64_t n_in, std::uint64_t n_out) const {
-    if (tensor.dims[0] == n_in && tensor.dims[1] == n_out && tensor.dims[2] == 1 && tensor.dims[3] == 1) return;
-    base::fail(ErrorCode::invalid_file, "{}: tensor {}: expected shape [{}, {}], found [{}, {}, {}, {}]; metadata and tensors disagree",
-               file_.metadata.source_name, tensor.name, n_in, n_out, tensor.dims[0], tensor.dims[1], tensor.dims[2], tensor.dims[3]);
+    if (tensor.dims[0] == n_in && tensor.dims[1] == n_out && tensor.dims[2] == 1 && tensor.dims[3] == 1)
+      return;
+    base::fail(
+        ErrorCode::invalid_file,
+        "{}: tensor {}: expected shape [{}, {}], found [{}, {}, {}, {}]; metadata and tensors disagree",
+        file_.metadata.source_name, tensor.name, n_in, n_out, tensor.dims[0], tensor.dims[1], tensor.dims[2],
+        tensor.dims[3]);
   }
   void expect_float(const TensorInfo& tensor) const {
     switch (tensor.type) {
-      case TensorType::i8: case TensorType::i16: case TensorType::i32: case TensorType::i64: case TensorType::f64:
-      case TensorType::q8_1: case TensorType::q8_k:
-        base::fail(ErrorCode::unsupported, "{}: tensor {} has type {}, which is not a weight type", file_.metadata.source_name,
-                   tensor.name, gguf::type_name(tensor.type));
-      default: return;
+      case TensorType::i8:
+      case TensorType::i16:
+      case TensorType::i32:
+      case TensorType::i64:
+      case TensorType::f64:
+      case TensorType::q8_1:
+      case TensorType::q8_k:
+        base::fail(ErrorCode::unsupported, "{}: tensor {} has type {}, which is not a weight type",
+                   file_.metadata.source_name, tensor.name, gguf::type_name(tensor.type));
+      default:
+        return;
     }
   }
   void check_vector(const TensorInfo& tensor, std::uint64_t n) const {
     expect_shape(tensor, n, 1);
     if (tensor.type != TensorType::f32) {
-      base::fail(ErrorCode::unsupported, "{}: tensor {} has type {}; vectors must be F32", file_.metadata.source_name, tensor.name,
-                 gguf::type_name(tensor.type));
+      base::fail(ErrorCode::unsupported, "{}: tensor {} has type {}; vectors must be F32",
+                 file_.metadata.source_name, tensor.name, gguf::type_name(tensor.type));
     }
     if (tensor.offset_bytes % alignof(float) != 0) {
-      base::fail(ErrorCode::invalid_file, "{}: tensor {} starts at offset {}, not a multiple of 4", file_.metadata.source_name, tensor.name,
-                 tensor.offset_bytes);
+      base::fail(ErrorCode::invalid_file, "{}: tensor {} starts at offset {}, not a multiple of 4",
+                 file_.metadata.source_name, tensor.name, tensor.offset_bytes);
     }
   }
 
@@ -107,7 +120,9 @@ class Binder {
 };
 
 LayerTensors bind_layer(Binder& binder, const HyperParams& params, std::uint32_t layer_idx) {
-  const auto name = [&](const char* part, const char* suffix = "weight") { return fmt::format("blk.{}.{}.{}", layer_idx, part, suffix); };
+  const auto name = [&](const char* part, const char* suffix = "weight") {
+    return fmt::format("blk.{}.{}.{}", layer_idx, part, suffix);
+  };
   LayerTensors layer;
   layer.attn_norm = binder.vector(name("attn_norm"), params.n_embd);
   layer.q = binder.matrix(name("attn_q"), params.n_embd, params.q_dim());
@@ -126,7 +141,8 @@ LayerTensors bind_layer(Binder& binder, const HyperParams& params, std::uint32_t
     layer.q_norm = binder.vector(name("attn_q_norm"), params.k_head_dim);
     layer.k_norm = binder.vector(name("attn_k_norm"), params.k_head_dim);
   }
-  layer.attn_out = binder.matrix(name("attn_output"), std::uint64_t{params.n_heads} * params.v_head_dim, params.n_embd);
+  layer.attn_out =
+      binder.matrix(name("attn_output"), std::uint64_t{params.n_heads} * params.v_head_dim, params.n_embd);
   layer.attn_out_bias = binder.optional_vector(name("attn_output", "bias"), params.n_embd);
   layer.ffn_norm = binder.vector(name("ffn_norm"), params.n_embd);
   if (params.is_moe()) {
@@ -145,8 +161,9 @@ std::vector<const gguf::TensorInfo*> ModelTensors::pinned() const {
   std::vector<const gguf::TensorInfo*> all = {token_embd, output_norm, output, rope_freqs};
   for (const LayerTensors& layer : layers) {
     for (const TensorInfo* tensor :
-         {layer.attn_norm, layer.q, layer.k, layer.v, layer.q_bias, layer.k_bias, layer.v_bias, layer.q_norm, layer.k_norm, layer.attn_out,
-          layer.attn_out_bias, layer.ffn_norm, layer.router, layer.ffn_gate, layer.ffn_up, layer.ffn_down}) {
+         {layer.attn_norm, layer.q, layer.k, layer.v, layer.q_bias, layer.k_bias, layer.v_bias, layer.q_norm,
+          layer.k_norm, layer.attn_out, layer.attn_out_bias, layer.ffn_norm, layer.router, layer.ffn_gate,
+          layer.ffn_up, layer.ffn_down}) {
       all.push_back(tensor);
     }
   }
@@ -163,17 +180,20 @@ ModelTensors bind_tensors(const gguf::ModelFile& file, HyperParams& params) {
   // The vocabulary's size is what the embedding says; the tokenizer is checked against it.
   if (const TensorInfo* embedding = file.find_tensor("token_embd.weight")) {
     if (embedding->dims[1] == 0 || embedding->dims[1] > k_max_vocab) {
-      base::fail(ErrorCode::invalid_file, "{}: tensor token_embd.weight has {} rows, expected 1 to {}", file.metadata.source_name,
-                 embedding->dims[1], k_max_vocab);
+      base::fail(ErrorCode::invalid_file, "{}: tensor token_embd.weight has {} rows, expected 1 to {}",
+                 file.metadata.source_name, embedding->dims[1], k_max_vocab);
     }
     params.n_vocab = static_cast<std::uint32_t>(embedding->dims[1]);
   }
   tensors.token_embd = binder.matrix("token_embd.weight", params.n_embd, params.n_vocab);
   tensors.output_norm = binder.vector("output_norm.weight", params.n_embd);
-  tensors.output = binder.find("output.weight") != nullptr ? binder.matrix("output.weight", params.n_embd, params.n_vocab) : tensors.token_embd;
+  tensors.output = binder.find("output.weight") != nullptr
+                       ? binder.matrix("output.weight", params.n_embd, params.n_vocab)
+                       : tensors.token_embd;
   tensors.rope_freqs = binder.optional_vector("rope_freqs.weight", params.rope.n_rot / 2);
   tensors.layers.reserve(params.n_layers);
-  for (std::uint32_t layer_idx = 0; layer_idx < params.n_layers; ++layer_idx) tensors.layers.push_back(bind_layer(binder, params, layer_idx));
+  for (std::uint32_t layer_idx = 0; layer_idx < params.n_layers; ++layer_idx)
+    tensors.layers.push_back(bind_layer(binder, params, layer_idx));
   binder.fail_if_missing();
   binder.warn_about_unused();
   return tensors;

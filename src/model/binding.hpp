@@ -43,8 +43,9 @@ struct ModelTensors {
   std::vector<const gguf::TensorInfo*> pinned() const;
 };
 
-/// Finds and checks all tensors of the graph; fills params.n_vocab. Throws Error(invalid_file) naming every required
-/// tensor that is missing, or the first whose shape or type does not fit. Tensors the graph does not use are named in a warning.
+/// Finds and checks all tensors of the graph; fills params.n_vocab. Throws Error(invalid_file) naming every
+/// required tensor that is missing, or the first whose shape or type does not fit. Tensors the graph does not
+/// use are named in a warning.
 ModelTensors bind_tensors(const gguf::ModelFile& file, HyperParams& params);
 
 }  // namespace sluice::model

@@ -23,11 +23,13 @@ struct BufferPlan {
   std::uint32_t n_rows = 0, n_logits = 0;
   std::uint64_t stream = 0;  ///< x and h together.
   std::uint64_t area = 0;
-  std::uint64_t host = 0;    ///< Bytes.
+  std::uint64_t host = 0;  ///< Bytes.
   std::uint64_t device_bytes() const { return (stream + area) * sizeof(float); }
 };
 
-std::uint64_t padded(std::uint64_t n_floats) { return base::align_up(n_floats, k_buffer_alignment / sizeof(float)); }
+std::uint64_t padded(std::uint64_t n_floats) {
+  return base::align_up(n_floats, k_buffer_alignment / sizeof(float));
+}
 
 BufferPlan plan_buffers(const HyperParams& params, std::uint32_t n_rows) {
   BufferPlan plan;
@@ -35,7 +37,8 @@ BufferPlan plan_buffers(const HyperParams& params, std::uint32_t n_rows) {
   const std::uint64_t rows = n_rows;
   const std::uint64_t embd = padded(rows * params.n_embd);
   plan.stream = 2 * embd;
-  const std::uint64_t attention = padded(rows * params.q_dim()) + padded(rows * params.k_dim()) + padded(rows * params.v_dim()) +
+  const std::uint64_t attention = padded(rows * params.q_dim()) + padded(rows * params.k_dim()) +
+                                  padded(rows * params.v_dim()) +
                                   padded(rows * params.n_heads * params.v_head_dim);
   std::uint64_t ffn = 2 * padded(rows * params.n_ff);
   if (params.is_moe()) {
@@ -45,7 +48,8 @@ BufferPlan plan_buffers(const HyperParams& params, std::uint32_t n_rows) {
                 params.n_experts * (sizeof(std::uint32_t) + sizeof(residency::UnitCache::Want));
   }
   // Several rows of logits share one read of the output matrix; as many as take the room of the stream.
-  plan.n_logits = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(plan.stream / std::max(params.n_vocab, 1u), 1, 64));
+  plan.n_logits = static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(plan.stream / std::max(params.n_vocab, 1u), 1, 64));
   plan.n_logits = std::min(plan.n_logits, n_rows);
   plan.host += std::uint64_t{params.n_vocab} * sizeof(float);
   plan.area = std::max({attention, ffn, padded(std::uint64_t{plan.n_logits} * params.n_vocab)});
@@ -60,8 +64,8 @@ Weight make_weight(const gguf::TensorInfo* tensor, const residency::WeightStore&
   if (tensor == nullptr) return {};
   const std::byte* data = store.find(*tensor);
   SLUICE_CHECK(data != nullptr);
-  return {data, tensor->type, static_cast<std::uint32_t>(tensor->dims[0]), static_cast<std::uint32_t>(tensor->dims[1]),
-          gguf::row_bytes(tensor->type, tensor->dims[0])};
+  return {data, tensor->type, static_cast<std::uint32_t>(tensor->dims[0]),
+          static_cast<std::uint32_t>(tensor->dims[1]), gguf::row_bytes(tensor->type, tensor->dims[0])};
 }
 
 const float* make_vector(const gguf::TensorInfo* tensor, const residency::WeightStore& store) {
@@ -74,7 +78,8 @@ Weight make_weight(const residency::LayerUnits& layer, const residency::Lease& l
 }
 
 void check_cancel(const std::atomic<bool>* cancel) {
-  if (cancel != nullptr && cancel->load(std::memory_order_relaxed)) throw Error(ErrorCode::cancelled, "the computation was cancelled");
+  if (cancel != nullptr && cancel->load(std::memory_order_relaxed))
+    throw Error(ErrorCode::cancelled, "the computation was cancelled");
 }
 
 /// Ends the cache's fetch however the layer ends.
@@ -91,20 +96,24 @@ class FetchGuard {
 
 }  // namespace
 
-std::uint64_t Forward::scratch_bytes(const HyperParams& params, const kernels::Ops& ops, std::uint32_t n_rows) {
+std::uint64_t Forward::scratch_bytes(const HyperParams& params, const kernels::Ops& ops,
+                                     std::uint32_t n_rows) {
   const BufferPlan plan = plan_buffers(params, n_rows);
-  return plan.device_bytes() + plan.host + ops.scratch_bytes(n_rows, widest_input(params), params.n_ff_expert);
+  return plan.device_bytes() + plan.host +
+         ops.scratch_bytes(n_rows, widest_input(params), params.n_ff_expert);
 }
 
-Forward::Forward(const HyperParams& params, const ModelTensors& tensors, const residency::UnitMap& units, kernels::Ops& ops,
-                 const residency::WeightStore& store, residency::UnitCache* cache, std::uint32_t max_rows)
+Forward::Forward(const HyperParams& params, const ModelTensors& tensors, const residency::UnitMap& units,
+                 kernels::Ops& ops, const residency::WeightStore& store, residency::UnitCache* cache,
+                 std::uint32_t max_rows)
     : params_(params), rope_(params.rope), units_(units), ops_(ops), cache_(cache) {
   SLUICE_CHECK(params.is_moe() == (cache != nullptr));
   for (const residency::LayerUnits& layer : units.layers) {
     for (std::size_t part = 0; part < residency::k_n_expert_parts; ++part) {
       if (kernels::find_gemm(layer.shapes[part].type, kernels::Isa::scalar).gemm == nullptr) {
-        base::fail(ErrorCode::unsupported, "blk.{}.{}_exps.weight has type {}, which is not a weight type", layer.layer_idx,
-                   residency::expert_part_name(static_cast<ExpertPart>(part)), gguf::type_name(layer.shapes[part].type));
+        base::fail(ErrorCode::unsupported, "blk.{}.{}_exps.weight has type {}, which is not a weight type",
+                   layer.layer_idx, residency::expert_part_name(static_cast<ExpertPart>(part)),
+                   gguf::type_name(layer.shapes[part].type));
       }
     }
   }
@@ -194,7 +203,8 @@ void Forward::attention(std::uint32_t layer_idx, const PassRows& rows) {
   const Rows x = x_.first(n_rows), h = h_.first(n_rows);
   const Rows q = q_.first(n_rows), k = k_.first(n_rows), v = v_.first(n_rows), a = a_.first(n_rows);
   ops_.rms_norm(x, layer.attn_norm, params_.norm_eps, h);
-  const std::array<Product, 3> qkv = {{{layer.q, q, layer.q_bias}, {layer.k, k, layer.k_bias}, {layer.v, v, layer.v_bias}}};
+  const std::array<Product, 3> qkv = {
+      {{layer.q, q, layer.q_bias}, {layer.k, k, layer.k_bias}, {layer.v, v, layer.v_bias}}};
   ops_.matmul(h, qkv);
   if (params_.has_qk_norm) {
     ops_.rms_norm_heads(q, params_.k_head_dim, layer.q_norm, params_.norm_eps);
@@ -229,14 +239,16 @@ void Forward::group_by_expert(std::uint32_t n_rows) {
   const std::uint32_t n_routed = n_rows * n_used;
   std::fill(group_begin_.begin(), group_begin_.end(), 0u);
   for (std::uint32_t i = 0; i < n_routed; ++i) ++group_begin_[expert_ids_[i] + 1u];
-  for (std::uint32_t expert = 0; expert < params_.n_experts; ++expert) group_begin_[expert + 1] += group_begin_[expert];
+  for (std::uint32_t expert = 0; expert < params_.n_experts; ++expert)
+    group_begin_[expert + 1] += group_begin_[expert];
   // Counting sort; group_begin_ is moved forward while filling and set back afterwards.
   for (std::uint32_t i = 0; i < n_routed; ++i) {
     const std::uint32_t place = group_begin_[expert_ids_[i]]++;
     in_rows_[place] = i / n_used;
     out_rows_[place] = i;
   }
-  for (std::uint32_t expert = params_.n_experts; expert > 0; --expert) group_begin_[expert] = group_begin_[expert - 1];
+  for (std::uint32_t expert = params_.n_experts; expert > 0; --expert)
+    group_begin_[expert] = group_begin_[expert - 1];
   group_begin_[0] = 0;
 }
 
@@ -263,14 +275,16 @@ void Forward::experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::
     }
   }
 
-  // A batch shares the worker threads. It stays small when many experts pass through few slots, so that reads go
-  // on while it is computed.
+  // A batch shares the worker threads. It stays small when many experts pass through few slots, so that reads
+  // go on while it is computed.
   constexpr std::size_t k_max_batch = 16;
   std::array<Lease, k_max_batch> leases;
   std::array<kernels::ExpertCall, k_max_batch> calls;
-  const residency::LayerUnits& units = units_.layers[static_cast<std::size_t>(units_.index_of_layer[layer_idx])];
+  const residency::LayerUnits& units =
+      units_.layers[static_cast<std::size_t>(units_.index_of_layer[layer_idx])];
   const std::size_t batch = wants_.size() <= k_max_batch ? k_max_batch : 2;
-  cache_->begin(layer_idx, wants_, decode ? UnitCache::Admission::always : UnitCache::Admission::if_better, n_tokens_done_);
+  cache_->begin(layer_idx, wants_, decode ? UnitCache::Admission::always : UnitCache::Admission::if_better,
+                n_tokens_done_);
   const FetchGuard guard(*cache_);
   ops_.begin_experts(h);
   const Rows out = expert_out_.first(n_rows * n_used);
@@ -279,7 +293,8 @@ void Forward::experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::
     for (std::size_t i = 0; i < n; ++i) {
       const std::uint32_t expert = leases[i].expert();
       const std::uint32_t begin = group_begin_[expert], count = group_begin_[expert + 1] - begin;
-      calls[i] = {make_weight(units, leases[i], ExpertPart::gate), make_weight(units, leases[i], ExpertPart::up),
+      calls[i] = {make_weight(units, leases[i], ExpertPart::gate),
+                  make_weight(units, leases[i], ExpertPart::up),
                   make_weight(units, leases[i], ExpertPart::down), std::span(in_rows_).subspan(begin, count),
                   std::span(out_rows_).subspan(begin, count)};
     }
@@ -292,7 +307,8 @@ void Forward::experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::
 void Forward::output(const PassRows& rows, LogitsReceiver receiver) {
   std::size_t done = 0;
   while (done < rows.logits_rows.size()) {
-    const auto n = static_cast<std::uint32_t>(std::min<std::size_t>(logits_.n_rows, rows.logits_rows.size() - done));
+    const auto n =
+        static_cast<std::uint32_t>(std::min<std::size_t>(logits_.n_rows, rows.logits_rows.size() - done));
     for (std::uint32_t i = 0; i < n; ++i) {
       Rows from = x_.from(rows.logits_rows[done + i]).first(1);
       ops_.rms_norm(from, output_norm_, params_.norm_eps, h_.from(i).first(1));
@@ -301,7 +317,8 @@ void Forward::output(const PassRows& rows, LogitsReceiver receiver) {
     ops_.matmul(h_.first(n), product);
     for (std::uint32_t i = 0; i < n; ++i) {
       const Rows row = logits_.from(i);
-      ops_.download(reinterpret_cast<const std::byte*>(row.data), host_logits_.data(), host_logits_.size() * sizeof(float));
+      ops_.download(reinterpret_cast<const std::byte*>(row.data), host_logits_.data(),
+                    host_logits_.size() * sizeof(float));
       receiver(done + i, host_logits_);
     }
     done += n;

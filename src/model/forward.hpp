@@ -24,22 +24,27 @@ struct PassRows {
 /// Receives the logits of logits_rows[index], valid during the call.
 using LogitsReceiver = base::FunctionRef<void(std::size_t index, std::span<const float> logits)>;
 
-/// The forward graph of a decoder-only transformer over an operation table: norm, attention, norm, FFN or experts,
-/// with residual additions. Weights come pinned from the store or leased from the unit cache; where they were makes
-/// no difference to a single bit of the result.
+/// The forward graph of a decoder-only transformer over an operation table: norm, attention, norm, FFN or
+/// experts, with residual additions. Weights come pinned from the store or leased from the unit cache; where
+/// they were makes no difference to a single bit of the result.
 class Forward {
  public:
-  /// Borrows everything. `cache` is null for dense models. Allocates all buffers for passes of up to max_rows rows.
-  /// Throws Error(unsupported) for a weight type without a kernel, Error(budget) when memory is refused.
-  Forward(const HyperParams& params, const ModelTensors& tensors, const residency::UnitMap& units, kernels::Ops& ops,
-          const residency::WeightStore& store, residency::UnitCache* cache, std::uint32_t max_rows);
+  /// Borrows everything. `cache` is null for dense models. Allocates all buffers for passes of up to max_rows
+  /// rows. Throws Error(unsupported) for a weight type without a kernel, Error(budget) when memory is
+  /// refused.
+  Forward(const HyperParams& params, const ModelTensors& tensors, const residency::UnitMap& units,
+          kernels::Ops& ops, const residency::WeightStore& store, residency::UnitCache* cache,
+          std::uint32_t max_rows);
 
-  /// Bytes the constructor allocates for passes of `n_rows` rows, activations and the table's own scratch. Pure.
-  static std::uint64_t scratch_bytes(const HyperParams& params, const kernels::Ops& ops, std::uint32_t n_rows);
+  /// Bytes the constructor allocates for passes of `n_rows` rows, activations and the table's own scratch.
+  /// Pure.
+  static std::uint64_t scratch_bytes(const HyperParams& params, const kernels::Ops& ops,
+                                     std::uint32_t n_rows);
 
-  /// Computes one pass. Requires 1 <= rows <= max_rows, tokens inside the vocabulary, pages for all positions.
-  /// `cancel` may be null; when it is raised the pass ends within one layer with Error(cancelled).
-  /// Throws Error(io) when a unit cannot be read. After an exception the KV entries of the pass are undefined.
+  /// Computes one pass. Requires 1 <= rows <= max_rows, tokens inside the vocabulary, pages for all
+  /// positions. `cancel` may be null; when it is raised the pass ends within one layer with Error(cancelled).
+  /// Throws Error(io) when a unit cannot be read. After an exception the KV entries of the pass are
+  /// undefined.
   void run(const PassRows& rows, const std::atomic<bool>* cancel, LogitsReceiver receiver);
 
  private:
@@ -68,16 +73,16 @@ class Forward {
   const float* output_norm_ = nullptr;
   std::uint64_t n_tokens_done_ = 0;  ///< The cache policy's clock.
 
-  kernels::Rows x_, h_;              ///< Residual stream and its normalised copy.
-  kernels::Rows q_, k_, v_, a_;      ///< Attention; shares memory with the FFN's and the output's buffers.
+  kernels::Rows x_, h_;          ///< Residual stream and its normalised copy.
+  kernels::Rows q_, k_, v_, a_;  ///< Attention; shares memory with the FFN's and the output's buffers.
   kernels::Rows gate_, up_;
   kernels::Rows router_logits_, expert_out_;
   kernels::Rows logits_;
   std::vector<float> host_logits_;
   // Routing of the pass, on the host.
-  std::vector<std::uint16_t> expert_ids_;        ///< [n_rows, n_used]
-  std::vector<float> expert_weights_;            ///< [n_rows, n_used]
-  std::vector<std::uint32_t> group_begin_;       ///< [n_experts + 1] into the two below.
+  std::vector<std::uint16_t> expert_ids_;   ///< [n_rows, n_used]
+  std::vector<float> expert_weights_;       ///< [n_rows, n_used]
+  std::vector<std::uint32_t> group_begin_;  ///< [n_experts + 1] into the two below.
   std::vector<std::uint32_t> in_rows_, out_rows_;
   std::vector<residency::UnitCache::Want> wants_;
 };

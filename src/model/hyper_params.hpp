@@ -8,7 +8,8 @@
 
 namespace sluice::model {
 
-/// Facts of a decoder-only transformer that the forward graph needs. An architecture fills them from metadata.
+/// Facts of a decoder-only transformer that the forward graph needs. An architecture fills them from
+/// metadata.
 struct HyperParams {
   std::string architecture;
   std::uint32_t n_layers = 0;
@@ -17,8 +18,8 @@ struct HyperParams {
   std::uint32_t n_kv_heads = 0;
   std::uint32_t k_head_dim = 0;
   std::uint32_t v_head_dim = 0;
-  std::uint32_t n_ff = 0;          ///< Dense FFN width; 0 when every layer has experts.
-  std::uint32_t n_experts = 0;     ///< 0: dense.
+  std::uint32_t n_ff = 0;       ///< Dense FFN width; 0 when every layer has experts.
+  std::uint32_t n_experts = 0;  ///< 0: dense.
   std::uint32_t n_experts_used = 0;
   std::uint32_t n_ff_expert = 0;
   std::uint32_t n_vocab = 0;
@@ -29,7 +30,7 @@ struct HyperParams {
   kernels::RouterParams router;
   // Which optional parts the layers have.
   bool has_qk_norm = false;
-  bool has_qkv_bias = false;       ///< Required biases (Qwen2); optional ones are used when the file has them.
+  bool has_qkv_bias = false;  ///< Required biases (Qwen2); optional ones are used when the file has them.
 
   bool is_moe() const noexcept { return n_experts != 0; }
   std::uint32_t q_dim() const noexcept { return n_heads * k_head_dim; }
@@ -38,12 +39,13 @@ struct HyperParams {
   kernels::KvShape kv_shape() const noexcept { return {n_layers, n_kv_heads, k_head_dim, v_head_dim}; }
 };
 
-// Limits on what a file may claim, far above any real model; they keep later arithmetic inside 32 and 64 bits.
+// Limits on what a file may claim, far above any real model; they keep later arithmetic inside 32 and 64
+// bits.
 constexpr std::uint64_t k_max_layers = 1024;
-constexpr std::uint64_t k_max_width = 1u << 20;       ///< n_embd, n_ff.
+constexpr std::uint64_t k_max_width = 1u << 20;  ///< n_embd, n_ff.
 constexpr std::uint64_t k_max_heads = 4096;
-constexpr std::uint64_t k_max_head_dim = 1024;   ///< Limit of the attention kernels.
-constexpr std::uint64_t k_max_experts = 4096;     ///< Limit of the router kernels.
+constexpr std::uint64_t k_max_head_dim = 1024;  ///< Limit of the attention kernels.
+constexpr std::uint64_t k_max_experts = 4096;   ///< Limit of the router kernels.
 constexpr std::uint64_t k_max_vocab = 1u << 24;
 constexpr std::uint64_t k_max_context = 1u << 28;
 

@@ -37,8 +37,8 @@ bool is_supported(Isa isa) {
     case Isa::avx2:
 #if defined(__x86_64__)
       // Vector code built for AVX2 also uses the bit instructions every such processor has.
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma") &&
-             __builtin_cpu_supports("f16c");
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") &&
+             __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 #else
       return false;
 #endif

@@ -8,12 +8,12 @@
 
 namespace sluice::residency {
 
-/// Use statistics of one layer's experts and the order in which they should leave the cache. Pure bookkeeping over
-/// ids and a token clock: no slots, no I/O, so that the same code decides in the engine and in a replay.
+/// Use statistics of one layer's experts and the order in which they should leave the cache. Pure bookkeeping
+/// over ids and a token clock: no slots, no I/O, so that the same code decides in the engine and in a replay.
 ///
-/// LFRU: score = f / (1 + age), f an exponential moving count of uses with a half-life of 32 tokens, age in tokens
-/// since the last use. Measured on public routing traces it keeps 2 to 5 points more hits than LRU at caches of
-/// 6 to 12 % of the experts and is never worse by more than 0.2.
+/// LFRU: score = f / (1 + age), f an exponential moving count of uses with a half-life of 32 tokens, age in
+/// tokens since the last use. Measured on public routing traces it keeps 2 to 5 points more hits than LRU at
+/// caches of 6 to 12 % of the experts and is never worse by more than 0.2.
 class LayerPolicy {
  public:
   LayerPolicy(CachePolicy kind, std::uint32_t n_experts);
@@ -28,7 +28,7 @@ class LayerPolicy {
 
  private:
   struct Use {
-    float frequency = 0;            ///< Decayed to `last_use`.
+    float frequency = 0;  ///< Decayed to `last_use`.
     std::uint64_t last_use = 0;
     bool used = false;
   };

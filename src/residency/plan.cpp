@@ -57,8 +57,10 @@ struct Fixed {
   std::uint64_t total() const { return process + pinned + kv + transit.bytes(); }
 };
 
-Fixed fixed_parts(const ModelFacts& model, const MachineFacts& machine, std::uint32_t n_ctx, std::uint32_t n_sequences) {
-  return {machine.process_bytes, pinned_total(model), pages_bytes(model, n_ctx, n_sequences), transit_slots(model)};
+Fixed fixed_parts(const ModelFacts& model, const MachineFacts& machine, std::uint32_t n_ctx,
+                  std::uint32_t n_sequences) {
+  return {machine.process_bytes, pinned_total(model), pages_bytes(model, n_ctx, n_sequences),
+          transit_slots(model)};
 }
 
 std::uint32_t choose_context(const ModelFacts& model, const MachineFacts& machine, const OpenOptions& options,
@@ -66,8 +68,10 @@ std::uint32_t choose_context(const ModelFacts& model, const MachineFacts& machin
   const std::uint32_t trained = model.n_ctx_train == 0 ? k_default_ctx : model.n_ctx_train;
   if (options.n_ctx != 0) {
     if (options.n_ctx > trained) {
-      base::fail(ErrorCode::invalid_argument, "a context of {} tokens was asked for, but the model was trained for {}; ask for at most that",
-                 options.n_ctx, trained);
+      base::fail(
+          ErrorCode::invalid_argument,
+          "a context of {} tokens was asked for, but the model was trained for {}; ask for at most that",
+          options.n_ctx, trained);
     }
     return options.n_ctx;
   }
@@ -83,20 +87,23 @@ std::uint32_t choose_context(const ModelFacts& model, const MachineFacts& machin
 
 [[noreturn]] void refuse(const Fixed& fixed, std::uint64_t scratch, std::uint64_t budget, std::uint64_t floor,
                          const std::string& source, std::uint32_t n_ctx) {
-  base::fail(ErrorCode::budget,
-             "the memory budget of {} ({}) is too small: this model needs at least {} ({} bytes) with a context of {} tokens "
-             "(process and vocabulary {}, always-used weights {}, KV cache {}, scratch {}, {} expert slots {}). "
-             "Give --memory {}M or more{}",
-             format_bytes(budget), source, format_bytes(floor), floor, n_ctx, format_bytes(fixed.process),
-             format_bytes(fixed.pinned), format_bytes(fixed.kv), format_bytes(scratch), fixed.transit.n_slots,
-             format_bytes(fixed.transit.bytes()), (floor + base::k_mib - 1) / base::k_mib,
-             n_ctx > k_min_auto_ctx ? ", or a smaller --ctx" : "");
+  base::fail(
+      ErrorCode::budget,
+      "the memory budget of {} ({}) is too small: this model needs at least {} ({} bytes) with a context of "
+      "{} tokens "
+      "(process and vocabulary {}, always-used weights {}, KV cache {}, scratch {}, {} expert slots {}). "
+      "Give --memory {}M or more{}",
+      format_bytes(budget), source, format_bytes(floor), floor, n_ctx, format_bytes(fixed.process),
+      format_bytes(fixed.pinned), format_bytes(fixed.kv), format_bytes(scratch), fixed.transit.n_slots,
+      format_bytes(fixed.transit.bytes()), (floor + base::k_mib - 1) / base::k_mib,
+      n_ctx > k_min_auto_ctx ? ", or a smaller --ctx" : "");
 }
 
-std::uint32_t choose_chunk(const ModelFacts& model, const OpenOptions& options, std::uint32_t n_ctx, std::uint64_t spare) {
+std::uint32_t choose_chunk(const ModelFacts& model, const OpenOptions& options, std::uint32_t n_ctx,
+                           std::uint64_t spare) {
   if (options.prefill_chunk != 0) return std::min(options.prefill_chunk, n_ctx);
-  // A larger pass reads each streamed expert for more rows; an eighth of what is left is worth that. The scratch is
-  // linear in the rows, so the choice moves smoothly with the budget.
+  // A larger pass reads each streamed expert for more rows; an eighth of what is left is worth that. The
+  // scratch is linear in the rows, so the choice moves smoothly with the budget.
   std::uint32_t low = k_min_chunk, high = std::min(k_max_chunk, std::max(n_ctx, k_min_chunk));
   while (low < high) {
     const std::uint32_t middle = (low + high + 1) / 2;
@@ -119,7 +126,8 @@ std::vector<std::uint32_t> share_slots(const ModelFacts& model, std::uint64_t by
   if (round_bytes != 0) {
     const std::uint64_t rounds = bytes / round_bytes;
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      slots[i] = static_cast<std::uint32_t>(std::min<std::uint64_t>(rounds, model.expert_layers[i].n_experts));
+      slots[i] =
+          static_cast<std::uint32_t>(std::min<std::uint64_t>(rounds, model.expert_layers[i].n_experts));
       bytes -= slots[i] * model.expert_layers[i].slot_bytes;
     }
   }
@@ -139,10 +147,14 @@ std::vector<std::uint32_t> share_slots(const ModelFacts& model, std::uint64_t by
 
 const char* why_pinned(Role role) {
   switch (role) {
-    case Role::token_embedding: return "one row per token";
-    case Role::output_head: return "read whole for every token";
-    case Role::shared_expert: return "used by every token";
-    default: return "used by every token";
+    case Role::token_embedding:
+      return "one row per token";
+    case Role::output_head:
+      return "read whole for every token";
+    case Role::shared_expert:
+      return "used by every token";
+    default:
+      return "used by every token";
   }
 }
 
@@ -201,10 +213,12 @@ Placement make_plan(const ModelFacts& model, const MachineFacts& machine, const 
     plan.items.push_back({role_name(role), bytes, "ram: pinned", why_pinned(role)});
   }
   if (model.alignment_bytes != 0) {
-    plan.items.push_back({"alignment", model.alignment_bytes, "ram: pinned", "direct reads fetch whole blocks"});
+    plan.items.push_back(
+        {"alignment", model.alignment_bytes, "ram: pinned", "direct reads fetch whole blocks"});
   }
   plan.items.push_back({"KV cache", fixed.kv, "ram: pinned",
-                        fmt::format("{} tokens x {} sequence{}, f16", n_ctx, options.max_sequences, options.max_sequences == 1 ? "" : "s")});
+                        fmt::format("{} tokens x {} sequence{}, f16", n_ctx, options.max_sequences,
+                                    options.max_sequences == 1 ? "" : "s")});
   plan.items.push_back({"scratch", scratch, "ram", fmt::format("passes of up to {} rows", chunk)});
   if (plan.n_units != 0) {
     plan.items.push_back({"expert slots", cached_bytes, "ram: cached",
@@ -216,7 +230,8 @@ Placement make_plan(const ModelFacts& model, const MachineFacts& machine, const 
   }
   for (const auto& item : plan.items) plan.planned_bytes += item.bytes;
   if (plan.streamed_bytes != 0) {
-    plan.items.push_back({"streamed experts", 0, "disk", fmt::format("{} read on demand", format_bytes(plan.streamed_bytes))});
+    plan.items.push_back(
+        {"streamed experts", 0, "disk", fmt::format("{} read on demand", format_bytes(plan.streamed_bytes))});
   }
   return placement;
 }

@@ -19,11 +19,12 @@ struct ExpertLayerFacts {
 };
 
 struct ModelFacts {
-  /// Always-used weights by role, as they lie in memory (read windows included in the last entry, "alignment").
+  /// Always-used weights by role, as they lie in memory (read windows included in the last entry,
+  /// "alignment").
   std::vector<std::pair<Role, std::uint64_t>> pinned_bytes;
-  std::uint64_t alignment_bytes = 0;   ///< What read windows add to the pinned weights.
+  std::uint64_t alignment_bytes = 0;  ///< What read windows add to the pinned weights.
   std::vector<ExpertLayerFacts> expert_layers;
-  std::uint64_t kv_page_bytes = 0;     ///< Of one page of all layers.
+  std::uint64_t kv_page_bytes = 0;  ///< Of one page of all layers.
   std::uint32_t kv_page_tokens = 1;
   std::uint32_t n_ctx_train = 0;
   /// Bytes of activations and scratch for passes of n rows; grows with n.
@@ -45,15 +46,17 @@ struct Placement {
 };
 
 // Limits of the planner.
-constexpr std::uint32_t k_max_chunk = 512;       ///< Rows of the largest pass the planner chooses by itself.
+constexpr std::uint32_t k_max_chunk = 512;  ///< Rows of the largest pass the planner chooses by itself.
 constexpr std::uint32_t k_min_chunk = 4;
 constexpr std::uint32_t k_default_ctx = 4096;
-constexpr std::uint32_t k_min_auto_ctx = 512;    ///< The planner shrinks a context nobody asked for down to this.
-constexpr std::uint32_t k_extra_transit = 2;     ///< Transit slots beyond one token's experts, so reads go on.
+constexpr std::uint32_t k_min_auto_ctx =
+    512;  ///< The planner shrinks a context nobody asked for down to this.
+constexpr std::uint32_t k_extra_transit = 2;  ///< Transit slots beyond one token's experts, so reads go on.
 
-/// Makes the memory plan: pure. Order: process, KV, always-used weights, scratch, transit slots, then the rest of
-/// the budget for expert slots, spread evenly over the layers. Throws Error(budget) when the floors do not fit; the message
-/// says the floor, who takes what, and the nearest budget that works. Throws Error(invalid_argument) for a context beyond the model's.
+/// Makes the memory plan: pure. Order: process, KV, always-used weights, scratch, transit slots, then the
+/// rest of the budget for expert slots, spread evenly over the layers. Throws Error(budget) when the floors
+/// do not fit; the message says the floor, who takes what, and the nearest budget that works. Throws
+/// Error(invalid_argument) for a context beyond the model's.
 Placement make_plan(const ModelFacts& model, const MachineFacts& machine, const OpenOptions& options);
 
 }  // namespace sluice::residency

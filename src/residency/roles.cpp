@@ -6,16 +6,26 @@ namespace sluice {
 
 const char* role_name(Role role) noexcept {
   switch (role) {
-    case Role::token_embedding: return "token embedding";
-    case Role::output_head: return "output head";
-    case Role::norm: return "norms";
-    case Role::attention: return "attention";
-    case Role::router: return "routers";
-    case Role::expert: return "experts";
-    case Role::shared_expert: return "shared experts";
-    case Role::dense_ffn: return "dense FFN";
-    case Role::rope_table: return "rope table";
-    case Role::other: return "other";
+    case Role::token_embedding:
+      return "token embedding";
+    case Role::output_head:
+      return "output head";
+    case Role::norm:
+      return "norms";
+    case Role::attention:
+      return "attention";
+    case Role::router:
+      return "routers";
+    case Role::expert:
+      return "experts";
+    case Role::shared_expert:
+      return "shared experts";
+    case Role::dense_ffn:
+      return "dense FFN";
+    case Role::rope_table:
+      return "rope table";
+    case Role::other:
+      return "other";
   }
   return "other";
 }

@@ -16,7 +16,9 @@ namespace {
 
 constexpr std::size_t k_max_units_in_flight = 256;
 
-std::uint64_t request_id(std::uint32_t slot_idx, std::size_t part) { return std::uint64_t{slot_idx} * 4 + part; }
+std::uint64_t request_id(std::uint32_t slot_idx, std::size_t part) {
+  return std::uint64_t{slot_idx} * 4 + part;
+}
 
 }  // namespace
 
@@ -35,7 +37,9 @@ Lease::~Lease() {
   if (cache_ != nullptr) cache_->release(slot_);
 }
 
-std::uint32_t Lease::expert() const noexcept { return cache_->slots_[slot_].expert; }
+std::uint32_t Lease::expert() const noexcept {
+  return cache_->slots_[slot_].expert;
+}
 
 const std::byte* Lease::part(ExpertPart part) const noexcept {
   const auto& slot = cache_->slots_[slot_];
@@ -94,7 +98,8 @@ UnitCache::~UnitCache() {
   while (n_in_flight_ != 0) complete(1);
 }
 
-void UnitCache::begin(std::uint32_t layer_idx, std::span<const Want> wants, Admission admission, std::uint64_t now) {
+void UnitCache::begin(std::uint32_t layer_idx, std::span<const Want> wants, Admission admission,
+                      std::uint64_t now) {
   abandon();
   const int index = map_.index_of_layer[layer_idx];
   SLUICE_CHECK(index >= 0);
@@ -177,8 +182,9 @@ void UnitCache::start_read(std::uint32_t slot_idx, std::uint32_t layer, std::uin
   std::array<storage::ReadRequest, k_n_expert_parts> requests;
   for (std::size_t part = 0; part < k_n_expert_parts; ++part) {
     const UnitPart& where = units.experts[expert][part];
-    requests[part] = {&store_.file(where.shard_idx), where.offset_bytes, units.shapes[part].bytes(),
-                      slot.data + units.slot_offset[part], request_id(slot_idx, part), storage::Priority::demand};
+    requests[part] = {&store_.file(where.shard_idx), where.offset_bytes,
+                      units.shapes[part].bytes(),    slot.data + units.slot_offset[part],
+                      request_id(slot_idx, part),    storage::Priority::demand};
   }
   store_.queue().submit(requests);
   ++n_in_flight_;
@@ -251,10 +257,11 @@ void UnitCache::fail_unit(std::uint32_t slot_idx) {
   abandon();
   const LayerUnits& layer = map_.layers[slot.layer];
   const UnitPart& where = layer.experts[slot.expert][slot.error_part];
-  base::fail(ErrorCode::io, "{}: reading tensor {} failed at offset {}: {}; check the drive and the file",
-             store_.file(where.shard_idx).path(),
-             unit_tensor_name(model_file_, layer.layer_idx, slot.expert, static_cast<ExpertPart>(slot.error_part)),
-             slot.error_offset, std::strerror(slot.error));
+  base::fail(
+      ErrorCode::io, "{}: reading tensor {} failed at offset {}: {}; check the drive and the file",
+      store_.file(where.shard_idx).path(),
+      unit_tensor_name(model_file_, layer.layer_idx, slot.expert, static_cast<ExpertPart>(slot.error_part)),
+      slot.error_offset, std::strerror(slot.error));
 }
 
 void UnitCache::release(std::uint32_t slot_idx) noexcept {

@@ -46,9 +46,10 @@ struct CacheStatistics {
 /// slots serves all layers when a layer's own are taken. One fetch is active at a time; used by one thread.
 class UnitCache {
  public:
-  /// Borrows everything; all must outlive the cache. Allocates and pre-faults all slots. Throws Error(budget).
-  UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, const Placement& placement, CachePolicy policy,
-            WeightStore& store);
+  /// Borrows everything; all must outlive the cache. Allocates and pre-faults all slots. Throws
+  /// Error(budget).
+  UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, const Placement& placement,
+            CachePolicy policy, WeightStore& store);
   ~UnitCache();
   UnitCache(const UnitCache&) = delete;
   UnitCache& operator=(const UnitCache&) = delete;
@@ -58,16 +59,17 @@ class UnitCache {
     std::uint32_t expert = 0;
     std::uint32_t n_rows = 1;
   };
-  /// How misses may displace what is cached: decode always admits the newest, prefill only what scores higher, so
-  /// that a long prompt does not sweep the cache.
+  /// How misses may displace what is cached: decode always admits the newest, prefill only what scores
+  /// higher, so that a long prompt does not sweep the cache.
   enum class Admission : std::uint8_t { always, if_better };
 
-  /// Starts a fetch: all misses that find a slot are submitted together, before anything is computed. `wants` names
-  /// each expert at most once. `now` is the token clock. Ends any earlier fetch.
+  /// Starts a fetch: all misses that find a slot are submitted together, before anything is computed. `wants`
+  /// names each expert at most once. `now` is the token clock. Ends any earlier fetch.
   void begin(std::uint32_t layer_idx, std::span<const Want> wants, Admission admission, std::uint64_t now);
-  /// Moves up to out.size() ready experts into `out`: hits first, then in order of arrival; blocks only when none
-  /// is ready. Returns 0 when all of the fetch have been handed out. The leases of earlier calls must have been
-  /// released. Throws Error(io) when a read failed, naming tensor and offset; the fetch is then over.
+  /// Moves up to out.size() ready experts into `out`: hits first, then in order of arrival; blocks only when
+  /// none is ready. Returns 0 when all of the fetch have been handed out. The leases of earlier calls must
+  /// have been released. Throws Error(io) when a read failed, naming tensor and offset; the fetch is then
+  /// over.
   std::size_t next(std::span<Lease> out);
   /// Gives up the rest of the fetch (an error, a cancel). Reads in flight end in the background.
   void abandon() noexcept;
@@ -84,7 +86,7 @@ class UnitCache {
   enum class SlotState : std::uint8_t { free, reading, ready, failed };
   struct Slot {
     std::byte* data = nullptr;
-    std::uint32_t layer = 0;   ///< Index in map_.layers of the unit it holds.
+    std::uint32_t layer = 0;  ///< Index in map_.layers of the unit it holds.
     std::uint32_t expert = 0;
     std::uint32_t n_leases = 0;
     SlotState state = SlotState::free;
@@ -96,7 +98,9 @@ class UnitCache {
   };
   static constexpr std::int32_t k_no_slot = -1;
 
-  std::int32_t& slot_of(std::uint32_t layer, std::uint32_t expert) { return slot_of_[layer_base_[layer] + expert]; }
+  std::int32_t& slot_of(std::uint32_t layer, std::uint32_t expert) {
+    return slot_of_[layer_base_[layer] + expert];
+  }
   std::int32_t choose_slot(std::uint32_t layer, std::uint32_t expert);
   void start_read(std::uint32_t slot_idx, std::uint32_t layer, std::uint32_t expert);
   void issue_pending();
@@ -110,12 +114,12 @@ class UnitCache {
   WeightStore& store_;
   platform::MappedRegion slabs_;
   std::vector<Slot> slots_;
-  std::vector<std::uint32_t> first_slot_;    ///< Per layer: its own slots; one more entry ends the last.
+  std::vector<std::uint32_t> first_slot_;  ///< Per layer: its own slots; one more entry ends the last.
   std::uint32_t first_transit_ = 0;
-  std::vector<std::size_t> layer_base_;      ///< Per layer: its first entry in slot_of_.
+  std::vector<std::size_t> layer_base_;  ///< Per layer: its first entry in slot_of_.
   std::vector<std::int32_t> slot_of_;
   std::vector<LayerPolicy> policies_;
-  std::size_t max_in_flight_ = 0;            ///< Units being read at once (limit of the read queue).
+  std::size_t max_in_flight_ = 0;  ///< Units being read at once (limit of the read queue).
   std::size_t n_in_flight_ = 0;
   CacheStatistics statistics_;
 
@@ -123,10 +127,11 @@ class UnitCache {
   std::uint32_t fetch_layer_ = 0;
   Admission admission_ = Admission::always;
   std::uint64_t now_ = 0;
-  std::vector<std::uint32_t> pending_;   ///< Experts without a slot yet; taken from `next_pending_` on.
+  std::vector<std::uint32_t> pending_;  ///< Experts without a slot yet; taken from `next_pending_` on.
   std::size_t next_pending_ = 0;
-  std::vector<std::uint32_t> waiting_;   ///< Slots being read for this fetch; each counts as leased.
-  std::vector<std::uint32_t> ready_;     ///< Slots to hand out; each counts as leased. Taken from `next_ready_` on.
+  std::vector<std::uint32_t> waiting_;  ///< Slots being read for this fetch; each counts as leased.
+  std::vector<std::uint32_t>
+      ready_;  ///< Slots to hand out; each counts as leased. Taken from `next_ready_` on.
   std::size_t next_ready_ = 0;
 };
 

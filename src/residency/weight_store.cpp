@@ -18,12 +18,14 @@ PinnedLayout plan_pinned(std::span<const gguf::TensorInfo* const> tensors, std::
     const auto window = storage::read_window(tensor->offset_bytes, tensor->size_bytes, alignment_bytes);
     PinnedRun* last = layout.runs.empty() ? nullptr : &layout.runs.back();
     // Joined when the windows touch: reading one more block costs less than another read.
-    if (last == nullptr || last->shard_idx != tensor->shard_idx || window.offset > last->window.offset + last->window.length) {
+    if (last == nullptr || last->shard_idx != tensor->shard_idx ||
+        window.offset > last->window.offset + last->window.length) {
       if (last != nullptr) layout.region_bytes += last->window.length;
       layout.runs.push_back({tensor->shard_idx, window, layout.region_bytes});
       last = &layout.runs.back();
     } else {
-      last->window.length = std::max(last->window.length, window.offset + window.length - last->window.offset);
+      last->window.length =
+          std::max(last->window.length, window.offset + window.length - last->window.offset);
     }
     layout.tensor_offsets.push_back(last->region_offset + (tensor->offset_bytes - last->window.offset));
   }
@@ -31,7 +33,8 @@ PinnedLayout plan_pinned(std::span<const gguf::TensorInfo* const> tensors, std::
   return layout;
 }
 
-WeightStore::WeightStore(std::vector<std::unique_ptr<storage::File>> files, std::unique_ptr<storage::ReadQueue> queue)
+WeightStore::WeightStore(std::vector<std::unique_ptr<storage::File>> files,
+                         std::unique_ptr<storage::ReadQueue> queue)
     : files_(std::move(files)), queue_(std::move(queue)) {}
 
 WeightStore::~WeightStore() = default;
@@ -56,8 +59,9 @@ void WeightStore::load_pinned(std::span<const gguf::TensorInfo* const> tensors) 
       const PinnedRun& run = layout.runs[n_submitted];
       const storage::File& file = *files_[run.shard_idx];
       const std::uint64_t length = std::min(run.window.length, file.size_bytes() - run.window.offset);
-      const storage::ReadRequest request{&file, run.window.offset, length, region_.data() + run.region_offset, n_submitted,
-                                         storage::Priority::demand};
+      const storage::ReadRequest request{&file,       run.window.offset,
+                                         length,      region_.data() + run.region_offset,
+                                         n_submitted, storage::Priority::demand};
       queue_->submit({&request, 1});
       ++n_submitted;
     }
@@ -79,7 +83,8 @@ void WeightStore::load_pinned(std::span<const gguf::TensorInfo* const> tensors) 
     const PinnedRun& run = layout.runs[failed_run];
     const gguf::TensorInfo* culprit = nullptr;
     for (const auto* tensor : tensors) {
-      if (tensor->shard_idx == run.shard_idx && tensor->offset_bytes + tensor->size_bytes > failure.error_offset) {
+      if (tensor->shard_idx == run.shard_idx &&
+          tensor->offset_bytes + tensor->size_bytes > failure.error_offset) {
         culprit = tensor;
         break;
       }
@@ -94,8 +99,9 @@ void WeightStore::load_pinned(std::span<const gguf::TensorInfo* const> tensors) 
 }
 
 const std::byte* WeightStore::find(const gguf::TensorInfo& tensor) const noexcept {
-  const auto found = std::lower_bound(pinned_.begin(), pinned_.end(), &tensor,
-                                      [](const auto& entry, const gguf::TensorInfo* key) { return entry.first < key; });
+  const auto found =
+      std::lower_bound(pinned_.begin(), pinned_.end(), &tensor,
+                       [](const auto& entry, const gguf::TensorInfo* key) { return entry.first < key; });
   if (found == pinned_.end() || found->first != &tensor) return nullptr;
   return region_.data() + found->second;
 }

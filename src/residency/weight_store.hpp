@@ -17,8 +17,8 @@ namespace sluice::residency {
 /// A range of a shard that is read in one go because the tensors in it are neighbours.
 struct PinnedRun {
   std::uint32_t shard_idx = 0;
-  storage::Window window;               ///< Aligned range of the file.
-  std::uint64_t region_offset = 0;      ///< Where it lies in the pinned region.
+  storage::Window window;           ///< Aligned range of the file.
+  std::uint64_t region_offset = 0;  ///< Where it lies in the pinned region.
 };
 
 /// How a set of tensors is read and where they will lie. Pure.
@@ -26,7 +26,7 @@ struct PinnedLayout {
   std::vector<PinnedRun> runs;
   std::vector<std::uint64_t> tensor_offsets;  ///< Per tensor of the list: offset in the region.
   std::uint64_t region_bytes = 0;
-  std::uint64_t weight_bytes = 0;             ///< Without alignment.
+  std::uint64_t weight_bytes = 0;  ///< Without alignment.
 };
 
 /// `tensors` must be sorted by shard and offset (as ModelFile keeps them).
@@ -53,7 +53,8 @@ class WeightStore {
  private:
   std::vector<std::unique_ptr<storage::File>> files_;
   platform::MappedRegion region_;
-  std::vector<std::pair<const gguf::TensorInfo*, std::uint64_t>> pinned_;  ///< Sorted by address of the tensor.
+  std::vector<std::pair<const gguf::TensorInfo*, std::uint64_t>>
+      pinned_;  ///< Sorted by address of the tensor.
   // Last member: its destructor waits for reads in flight, which write into what is above.
   std::unique_ptr<storage::ReadQueue> queue_;
 };

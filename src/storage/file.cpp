@@ -153,7 +153,7 @@ std::unique_ptr<File> File::open(const std::string& path, bool want_direct) {
   const off_t end = lseek(file->buffered_fd_, 0, SEEK_END);  // Unlike st_size, right for block devices too.
   if (end < 0) base::fail(ErrorCode::io, "cannot find the size of {}: {}", path, std::strerror(errno));
   if (end == 0)
-    base::fail(ErrorCode::io, "cannot read {}: it is empty (was the download interrupted?)", path);
+    base::fail(ErrorCode::invalid_file, "cannot read {}: it is empty (was the download interrupted?)", path);
   file->size_bytes_ = static_cast<std::uint64_t>(end);
 #ifdef POSIX_FADV_RANDOM
   // Read-ahead would fetch bytes nobody asked for; this runtime reads ahead itself.

@@ -1,4 +1,5 @@
-// Goal: every chunk of every loop runs exactly once, whatever the timing. Method: many short loops of all sizes.
+// Goal: every chunk of every loop runs exactly once, whatever the timing. Method: many short loops of all
+// sizes.
 #include "base/thread_pool.hpp"
 
 #include <gtest/gtest.h>

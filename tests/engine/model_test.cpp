@@ -29,14 +29,17 @@ struct Opened {
 
 std::vector<TokenId> text(std::size_t n, int seed) {
   std::vector<TokenId> tokens;
-  for (std::size_t i = 0; i < n; ++i) tokens.push_back(static_cast<TokenId>((i * 31 + static_cast<std::size_t>(seed) * 17 + i * i) % 256));
+  for (std::size_t i = 0; i < n; ++i)
+    tokens.push_back(static_cast<TokenId>((i * 31 + static_cast<std::size_t>(seed) * 17 + i * i) % 256));
   return tokens;
 }
 
 std::vector<float> last_logits(Model& model, Sequence& sequence, std::span<const TokenId> tokens) {
   std::vector<float> result;
   const StepItem item{&sequence, tokens, LogitsWanted::last};
-  model.step({&item, 1}, [&](std::size_t, std::size_t, std::span<const float> logits) { result.assign(logits.begin(), logits.end()); });
+  model.step({&item, 1}, [&](std::size_t, std::size_t, std::span<const float> logits) {
+    result.assign(logits.begin(), logits.end());
+  });
   return result;
 }
 
@@ -61,9 +64,12 @@ TEST(Model, SequencesOfOneStepDoNotTouchEachOther) {
     alone.push_back(last_logits(model, sequence, tokens));
   }
   Sequence sa = model.new_sequence(), sb = model.new_sequence(), sc = model.new_sequence();
-  const std::array<StepItem, 3> items = {{{&sa, a, LogitsWanted::last}, {&sb, b, LogitsWanted::last}, {&sc, c, LogitsWanted::last}}};
+  const std::array<StepItem, 3> items = {
+      {{&sa, a, LogitsWanted::last}, {&sb, b, LogitsWanted::last}, {&sc, c, LogitsWanted::last}}};
   std::vector<std::vector<float>> together(3);
-  model.step(items, [&](std::size_t item, std::size_t, std::span<const float> logits) { together[item].assign(logits.begin(), logits.end()); });
+  model.step(items, [&](std::size_t item, std::size_t, std::span<const float> logits) {
+    together[item].assign(logits.begin(), logits.end());
+  });
   EXPECT_EQ(together, alone);
   EXPECT_EQ(sa.n_tokens(), 30u);
   EXPECT_EQ(sb.n_tokens(), 17u);
@@ -79,7 +85,8 @@ TEST(Model, PassesOfAnySizeGiveTheSameBits) {
     Sequence a = model.new_sequence(), b = model.new_sequence();
     // Two sequences whose passes are cut at different places.
     const auto other = text(41, 5);
-    const std::array<StepItem, 2> items = {{{&b, other, LogitsWanted::none}, {&a, tokens, LogitsWanted::all}}};
+    const std::array<StepItem, 2> items = {
+        {{&b, other, LogitsWanted::none}, {&a, tokens, LogitsWanted::all}}};
     std::vector<float> all;
     std::size_t expected_row = 0;
     model.step(items, [&](std::size_t item, std::size_t row, std::span<const float> logits) {
@@ -124,12 +131,13 @@ TEST(Model, WrongRequestsAreNamedAndChangeNothing) {
   Model model = file.open();
   Model other = file.open();
   Sequence sequence = model.new_sequence(), foreign = other.new_sequence();
-  const std::vector<TokenId> bad = {5, 258}, negative = {-1}, good = {5};
+  const std::vector<TokenId> bad = {5, 260}, negative = {-1}, good = {5};
   EXPECT_EQ(code_of([&] { last_logits(model, sequence, bad); }), ErrorCode::invalid_argument);
   EXPECT_EQ(code_of([&] { last_logits(model, sequence, negative); }), ErrorCode::invalid_argument);
   EXPECT_EQ(code_of([&] { last_logits(model, sequence, {}); }), ErrorCode::invalid_argument);
   EXPECT_EQ(code_of([&] { last_logits(model, foreign, good); }), ErrorCode::invalid_argument);
-  const std::array<StepItem, 2> twice = {{{&sequence, good, LogitsWanted::none}, {&sequence, good, LogitsWanted::none}}};
+  const std::array<StepItem, 2> twice = {
+      {{&sequence, good, LogitsWanted::none}, {&sequence, good, LogitsWanted::none}}};
   EXPECT_EQ(code_of([&] { model.step(twice); }), ErrorCode::invalid_argument);
   const StepItem nothing{nullptr, good, LogitsWanted::none};
   EXPECT_EQ(code_of([&] { model.step({&nothing, 1}); }), ErrorCode::invalid_argument);
@@ -160,10 +168,12 @@ TEST(Model, RaisedFlagCancelsAndTheSequenceGoesOn) {
   last_logits(model, cancelled, std::span(tokens).first(10));
   std::atomic<bool> flag{true};
   model.set_cancel_flag(&flag);
-  EXPECT_EQ(code_of([&] { last_logits(model, cancelled, std::span(tokens).subspan(10)); }), ErrorCode::cancelled);
+  EXPECT_EQ(code_of([&] { last_logits(model, cancelled, std::span(tokens).subspan(10)); }),
+            ErrorCode::cancelled);
   EXPECT_EQ(cancelled.n_tokens(), 10u);
   flag = false;
-  EXPECT_EQ(last_logits(model, cancelled, std::span(tokens).subspan(10)), last_logits(model, straight, tokens));
+  EXPECT_EQ(last_logits(model, cancelled, std::span(tokens).subspan(10)),
+            last_logits(model, straight, tokens));
 }
 
 TEST(Model, CancelBetweenPassesKeepsCompletePasses) {
@@ -175,7 +185,8 @@ TEST(Model, CancelBetweenPassesKeepsCompletePasses) {
   model.set_cancel_flag(&flag);
   const StepItem item{&sequence, tokens, LogitsWanted::all};
   EXPECT_EQ(code_of([&] {
-              model.step({&item, 1}, [&](std::size_t, std::size_t token, std::span<const float>) { flag = token == 31; });
+              model.step({&item, 1},
+                         [&](std::size_t, std::size_t token, std::span<const float>) { flag = token == 31; });
             }),
             ErrorCode::cancelled);
   EXPECT_EQ(sequence.n_tokens(), 32u) << "two passes of 16 were complete";
@@ -184,7 +195,8 @@ TEST(Model, CancelBetweenPassesKeepsCompletePasses) {
 /// Passes everything through, but turns every completion into EIO while armed.
 class BreakableBackend : public storage::Backend {
  public:
-  BreakableBackend(std::unique_ptr<storage::Backend> inner, const bool* armed) : inner_(std::move(inner)), armed_(armed) {}
+  BreakableBackend(std::unique_ptr<storage::Backend> inner, const bool* armed)
+      : inner_(std::move(inner)), armed_(armed) {}
   const char* name() const noexcept override { return "breakable"; }
   std::size_t submit(std::span<const storage::ReadOp> ops) override { return inner_->submit(ops); }
   std::size_t wait(std::span<storage::Completion> out, std::size_t min_count) override {
@@ -205,7 +217,9 @@ TEST(Model, ReadErrorEndsTheStepNotTheModel) {
   bool armed = false;
   engine::Hooks hooks;
   hooks.process_bytes = 0;
-  hooks.wrap_backend = [&](std::unique_ptr<storage::Backend> inner) { return std::make_unique<BreakableBackend>(std::move(inner), &armed); };
+  hooks.wrap_backend = [&](std::unique_ptr<storage::Backend> inner) {
+    return std::make_unique<BreakableBackend>(std::move(inner), &armed);
+  };
   OpenOptions options;
   options.n_threads = 1;
   options.memory_bytes = 1u << 30;

@@ -28,7 +28,9 @@ std::vector<float> logits_of(const std::filesystem::path& path) {
   const std::vector<TokenId> tokens = {1, 2, 3, 4, 5};
   const StepItem item{&sequence, tokens, LogitsWanted::all};
   std::vector<float> all;
-  model.step({&item, 1}, [&](std::size_t, std::size_t, std::span<const float> logits) { all.insert(all.end(), logits.begin(), logits.end()); });
+  model.step({&item, 1}, [&](std::size_t, std::size_t, std::span<const float> logits) {
+    all.insert(all.end(), logits.begin(), logits.end());
+  });
   return all;
 }
 
@@ -100,7 +102,8 @@ TEST(Open, MalformedFilesGetTheirVerdict) {
       Model::open(entry.path());
       ADD_FAILURE() << entry.path() << " was accepted";
     } catch (const Error& error) {
-      EXPECT_TRUE(error.code() == ErrorCode::invalid_file || error.code() == ErrorCode::unsupported) << entry.path() << ": " << error.what();
+      EXPECT_TRUE(error.code() == ErrorCode::invalid_file || error.code() == ErrorCode::unsupported)
+          << entry.path() << ": " << error.what();
     }
     try {
       const Inspection inspection = inspect(entry.path());

@@ -13,7 +13,9 @@
 namespace sluice::model {
 namespace {
 
-gguf::Metadata metadata_of(const test::TinyModel& model) { return test::parse_bytes(test::make_tiny_model(model)).metadata; }
+gguf::Metadata metadata_of(const test::TinyModel& model) {
+  return test::parse_bytes(test::make_tiny_model(model)).metadata;
+}
 
 std::string refusal(const gguf::Metadata& metadata, ErrorCode code) {
   try {
@@ -99,9 +101,11 @@ TEST(HyperParams, NonsenseIsRefusedByKey) {
 
 TEST(HyperParams, HeadCountsThatDifferBetweenLayersAreRefused) {
   gguf::Metadata metadata = metadata_of({});
-  metadata.set("qwen3moe.attention.head_count_kv", test::array_value(gguf::ValueType::u32, std::vector<std::uint32_t>{2, 2, 4}));
+  metadata.set("qwen3moe.attention.head_count_kv",
+               test::array_value(gguf::ValueType::u32, std::vector<std::uint32_t>{2, 2, 4}));
   EXPECT_NE(refusal(metadata, ErrorCode::unsupported).find("layer 2"), std::string::npos);
-  metadata.set("qwen3moe.attention.head_count_kv", test::array_value(gguf::ValueType::u32, std::vector<std::uint32_t>{2, 2, 2}));
+  metadata.set("qwen3moe.attention.head_count_kv",
+               test::array_value(gguf::ValueType::u32, std::vector<std::uint32_t>{2, 2, 2}));
   EXPECT_EQ(read_hyper_params(metadata).n_kv_heads, 2u);
 }
 

@@ -1,5 +1,6 @@
-// Goal: the forward graph computes what the architecture means. Method: tiny random F32 models of every architecture
-// and option against an independent double-precision computation that shares no code with the graph.
+// Goal: the forward graph computes what the architecture means. Method: tiny random F32 models of every
+// architecture and option against an independent double-precision computation that shares no code with the
+// graph.
 #include "model/forward.hpp"
 
 #include <gtest/gtest.h>
@@ -39,8 +40,8 @@ void expect_reference(const test::TinyModel& tiny) {
       largest = std::max(largest, std::abs(expected[row][i]));
       error = std::max(error, std::abs(logits[i] - expected[row][i]));
     }
-    // Only K and V are rounded, to f16: 2^-11 each. An attention layer passes that on to its output, layers add up,
-    // and a factor of 4 covers the norms' gains.
+    // Only K and V are rounded, to f16: 2^-11 each. An attention layer passes that on to its output, layers
+    // add up, and a factor of 4 covers the norms' gains.
     const double tolerance = 4 * tiny.n_layers * std::ldexp(1.0, -11) * largest;
     EXPECT_LT(error, tolerance) << tiny.architecture << " row " << row << " largest logit " << largest;
   });
@@ -54,11 +55,21 @@ test::TinyModel tiny(const char* architecture, std::uint32_t n_experts) {
   return model;
 }
 
-TEST(Forward, MatchesTheReferenceForLlama) { expect_reference(tiny("llama", 0)); }
-TEST(Forward, MatchesTheReferenceForMixtral) { expect_reference(tiny("llama", 8)); }
-TEST(Forward, MatchesTheReferenceForQwen2) { expect_reference(tiny("qwen2", 0)); }
-TEST(Forward, MatchesTheReferenceForQwen3) { expect_reference(tiny("qwen3", 0)); }
-TEST(Forward, MatchesTheReferenceForQwen3Moe) { expect_reference(tiny("qwen3moe", 8)); }
+TEST(Forward, MatchesTheReferenceForLlama) {
+  expect_reference(tiny("llama", 0));
+}
+TEST(Forward, MatchesTheReferenceForMixtral) {
+  expect_reference(tiny("llama", 8));
+}
+TEST(Forward, MatchesTheReferenceForQwen2) {
+  expect_reference(tiny("qwen2", 0));
+}
+TEST(Forward, MatchesTheReferenceForQwen3) {
+  expect_reference(tiny("qwen3", 0));
+}
+TEST(Forward, MatchesTheReferenceForQwen3Moe) {
+  expect_reference(tiny("qwen3moe", 8));
+}
 
 TEST(Forward, MatchesTheReferenceForSplitExperts) {
   test::TinyModel model = tiny("llama", 8);

@@ -1,5 +1,5 @@
-// Goal: the planner never spends more than the budget, never less than it could, and says what is wrong when nothing
-// fits. Method: a pure function, so a sweep over budgets.
+// Goal: the planner never spends more than the budget, never less than it could, and says what is wrong when
+// nothing fits. Method: a pure function, so a sweep over budgets.
 #include "residency/plan.hpp"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,9 @@ ModelFacts moe_facts() {
   return facts;
 }
 
-MachineFacts machine(std::uint64_t default_budget = 1024 * k_mib) { return {default_budget, "available memory", 7 * k_mib}; }
+MachineFacts machine(std::uint64_t default_budget = 1024 * k_mib) {
+  return {default_budget, "available memory", 7 * k_mib};
+}
 
 OpenOptions budget(std::uint64_t bytes) {
   OpenOptions options;
@@ -62,9 +64,11 @@ TEST(Plan, StaysWithinEveryBudgetAndUsesIt) {
     EXPECT_EQ(placement.n_transit, 6u) << "one token's experts and two";
     EXPECT_EQ(placement.transit_slot_bytes, 96u * 1024);
     EXPECT_LT(bytes - plan.planned_bytes, 96u * 1024) << "less than one slot may stay unused";
-    EXPECT_GE(plan.n_cached_units + 8, last_cached) << "slots grow with the budget, but for what larger passes take";
+    EXPECT_GE(plan.n_cached_units + 8, last_cached)
+        << "slots grow with the budget, but for what larger passes take";
     last_cached = std::max(last_cached, plan.n_cached_units);
-    const auto [fewest, most] = std::minmax_element(placement.slots_per_layer.begin(), placement.slots_per_layer.end());
+    const auto [fewest, most] =
+        std::minmax_element(placement.slots_per_layer.begin(), placement.slots_per_layer.end());
     EXPECT_LE(*most - *fewest, 2u) << "layers share evenly";
   }
   EXPECT_TRUE(make_plan(facts, machine(), budget(64 * k_mib)).plan.fully_resident());
@@ -87,7 +91,8 @@ TEST(Plan, FloorIsExact) {
 TEST(Plan, ResidentBudgetIsEnough) {
   const ModelFacts facts = moe_facts();
   const std::uint64_t resident = make_plan(facts, machine(), budget(20 * k_mib)).plan.resident_bytes;
-  // The chunk takes an eighth of the spare room at most, so the stated budget may use smaller passes, never fewer experts.
+  // The chunk takes an eighth of the spare room at most, so the stated budget may use smaller passes, never
+  // fewer experts.
   EXPECT_TRUE(make_plan(facts, machine(), budget(resident)).plan.fully_resident());
 }
 

@@ -23,7 +23,8 @@ TEST(TensorName, SplitsLayerPartExpertAndSuffix) {
 }
 
 TEST(TensorName, SurvivesOddNames) {
-  for (const char* name : {"", ".", "blk.", "blk.x.attn_q.weight", "blk.-1.attn_q.weight", "blk.99999999999999.a.b", "...", "blk.1"}) {
+  for (const char* name : {"", ".", "blk.", "blk.x.attn_q.weight", "blk.-1.attn_q.weight",
+                           "blk.99999999999999.a.b", "...", "blk.1"}) {
     const TensorName parsed = parse_tensor_name(name);
     EXPECT_GE(parsed.layer, -1) << name;
     EXPECT_EQ(parsed.expert, -1) << name;

@@ -1,5 +1,6 @@
-// Goal: whatever the number of slots, the policy and the drive's behaviour, a leased expert's bytes are the file's
-// bytes, and no expert is read twice at once. Method: random fetches over a tiny model against the file itself.
+// Goal: whatever the number of slots, the policy and the drive's behaviour, a leased expert's bytes are the
+// file's bytes, and no expert is read twice at once. Method: random fetches over a tiny model against the
+// file itself.
 #include "residency/unit_cache.hpp"
 
 #include <gtest/gtest.h>
@@ -39,12 +40,15 @@ struct Bench {
     files.push_back(storage::File::open(path.string(), true));
     auto backend = storage::make_pread_backend(8, 2);
     if (faults != nullptr) backend = storage::make_fault_backend(std::move(backend), *faults);
-    store = std::make_unique<WeightStore>(std::move(files),
-                                          std::make_unique<storage::ReadQueue>(std::move(backend), storage::ReadQueue::Options{}));
-    map = map_units(file, model.n_layers, model.n_experts, model.n_embd, model.n_ff, store->alignment_bytes());
+    store = std::make_unique<WeightStore>(
+        std::move(files),
+        std::make_unique<storage::ReadQueue>(std::move(backend), storage::ReadQueue::Options{}));
+    map =
+        map_units(file, model.n_layers, model.n_experts, model.n_embd, model.n_ff, store->alignment_bytes());
     placement.slots_per_layer.assign(map.layers.size(), slots_per_layer);
     placement.n_transit = n_transit;
-    for (const LayerUnits& layer : map.layers) placement.transit_slot_bytes = std::max(placement.transit_slot_bytes, layer.slot_bytes);
+    for (const LayerUnits& layer : map.layers)
+      placement.transit_slot_bytes = std::max(placement.transit_slot_bytes, layer.slot_bytes);
     cache = std::make_unique<UnitCache>(file, map, placement, policy, *store);
   }
 
@@ -52,7 +56,8 @@ struct Bench {
     const LayerUnits& layer = map.layers[layer_idx];
     for (std::size_t part = 0; part < k_n_expert_parts; ++part) {
       const std::byte* expected = bytes.data() + layer.experts[lease.expert()][part].offset_bytes;
-      ASSERT_EQ(std::memcmp(lease.part(static_cast<ExpertPart>(part)), expected, layer.shapes[part].bytes()), 0)
+      ASSERT_EQ(std::memcmp(lease.part(static_cast<ExpertPart>(part)), expected, layer.shapes[part].bytes()),
+                0)
           << "layer " << layer_idx << " expert " << lease.expert() << " part " << part;
     }
   }
@@ -83,7 +88,8 @@ void run_random_fetches(Bench& bench, std::uint32_t seed) {
       std::set<std::uint32_t> experts;
       const std::size_t n = 1 + random() % bench.model.n_experts;
       while (experts.size() < n) experts.insert(random() % bench.model.n_experts);
-      const auto admission = random() % 2 == 0 ? UnitCache::Admission::always : UnitCache::Admission::if_better;
+      const auto admission =
+          random() % 2 == 0 ? UnitCache::Admission::always : UnitCache::Admission::if_better;
       bench.fetch(layer, experts, now, admission, 1 + random() % 16);
     }
   }
@@ -91,7 +97,8 @@ void run_random_fetches(Bench& bench, std::uint32_t seed) {
 
 TEST(UnitCache, GivesTheFilesBytesWithAnyNumberOfSlots) {
   for (const CachePolicy policy : {CachePolicy::lfru, CachePolicy::lru}) {
-    for (const auto& [slots, transit] : {std::pair{0u, 1u}, {0u, 4u}, {1u, 1u}, {3u, 2u}, {8u, 0u}, {8u, 4u}}) {
+    for (const auto& [slots, transit] :
+         {std::pair{0u, 1u}, {0u, 4u}, {1u, 1u}, {3u, 2u}, {8u, 0u}, {8u, 4u}}) {
       Bench bench(slots, transit, policy);
       run_random_fetches(bench, slots * 10 + transit);
       const CacheStatistics& counters = bench.cache->statistics();
@@ -178,7 +185,8 @@ TEST(UnitCache, FailedReadNamesTensorAndOffsetAndTheNextFetchWorks) {
   Bench probe(1, 2);
   const UnitPart where = probe.map.layers[1].experts[4][static_cast<std::size_t>(ExpertPart::up)];
   storage::FaultPlan faults;
-  faults.failing_ranges.push_back({where.offset_bytes + 100, where.offset_bytes + 200, 5});
+  // Far enough inside that the windows of the neighbours do not reach it.
+  faults.failing_ranges.push_back({where.offset_bytes + 8192, where.offset_bytes + 8200, 5});
   Bench bench(1, 2, CachePolicy::lfru, &faults);
   const std::array<UnitCache::Want, 3> wants = {{{2, 1}, {4, 1}, {6, 1}}};
   bench.cache->begin(1, wants, UnitCache::Admission::always, 1);
@@ -209,7 +217,8 @@ TEST(UnitCache, CountsTheBytesOfItsMisses) {
   const std::uint64_t before = bench.store->queue().statistics().requested_bytes;
   run_random_fetches(bench, 3);
   const std::uint64_t unit = bench.map.layers[0].weight_bytes;
-  EXPECT_EQ(bench.store->queue().statistics().requested_bytes - before, bench.cache->statistics().n_misses * unit);
+  EXPECT_EQ(bench.store->queue().statistics().requested_bytes - before,
+            bench.cache->statistics().n_misses * unit);
 }
 
 }  // namespace

@@ -12,7 +12,9 @@
 namespace sluice::residency {
 namespace {
 
-gguf::ModelFile parse(const test::TinyModel& model) { return test::parse_bytes(test::make_tiny_model(model)); }
+gguf::ModelFile parse(const test::TinyModel& model) {
+  return test::parse_bytes(test::make_tiny_model(model));
+}
 
 UnitMap map_of(const gguf::ModelFile& file, const test::TinyModel& model, std::uint32_t alignment) {
   return map_units(file, model.n_layers, model.n_experts, model.n_embd, model.n_ff, alignment);
@@ -32,8 +34,9 @@ TEST(UnitMap, FindsExpertsInBothLayouts) {
       const gguf::TensorInfo* sixth = file.find_tensor(base + (split ? ".5.weight" : "_exps.weight"));
       const auto down = static_cast<std::size_t>(ExpertPart::down);
       EXPECT_EQ(map.layers[layer].experts[0][down].offset_bytes, first->offset_bytes);
-      EXPECT_EQ(map.layers[layer].experts[5][down].offset_bytes,
-                split ? sixth->offset_bytes : first->offset_bytes + 5 * map.layers[layer].shapes[down].bytes());
+      EXPECT_EQ(
+          map.layers[layer].experts[5][down].offset_bytes,
+          split ? sixth->offset_bytes : first->offset_bytes + 5 * map.layers[layer].shapes[down].bytes());
     }
     EXPECT_EQ(map.weight_bytes(), model.n_layers * model.n_experts * 3ull * model.n_embd * model.n_ff * 4);
   }
@@ -48,8 +51,10 @@ TEST(UnitMap, SlotsHoldAlignedWindowsOfEveryExpert) {
       EXPECT_EQ(layer.slot_bytes % alignment, 0u);
       for (const auto& expert : layer.experts) {
         for (std::size_t part = 0; part < k_n_expert_parts; ++part) {
-          const auto window = storage::read_window(expert[part].offset_bytes, layer.shapes[part].bytes(), alignment);
-          const std::uint64_t end = part + 1 < k_n_expert_parts ? layer.slot_offset[part + 1] : layer.slot_bytes;
+          const auto window =
+              storage::read_window(expert[part].offset_bytes, layer.shapes[part].bytes(), alignment);
+          const std::uint64_t end =
+              part + 1 < k_n_expert_parts ? layer.slot_offset[part + 1] : layer.slot_bytes;
           EXPECT_EQ(layer.slot_offset[part] % alignment, 0u);
           EXPECT_LE(layer.slot_offset[part] + window.length, end);
         }
@@ -68,7 +73,8 @@ TEST(UnitMap, NamesWhatIsMissingOrMisshapen) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_file);
-    EXPECT_NE(std::string(error.what()).find("blk.2.ffn_gate_exps.weight"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("blk.2.ffn_gate_exps.weight"), std::string::npos)
+        << error.what();
   }
   model.n_layers = 2;
   model.n_ff = 128;

@@ -27,8 +27,9 @@ class PinnedWeights : public ::testing::Test {
     files.push_back(storage::File::open(path_.string(), true));
     auto backend = storage::make_pread_backend(8, 2);
     if (faults != nullptr) backend = storage::make_fault_backend(std::move(backend), *faults);
-    return std::make_unique<WeightStore>(std::move(files),
-                                         std::make_unique<storage::ReadQueue>(std::move(backend), storage::ReadQueue::Options{}));
+    return std::make_unique<WeightStore>(
+        std::move(files),
+        std::make_unique<storage::ReadQueue>(std::move(backend), storage::ReadQueue::Options{}));
   }
 
   test::TempDir dir_;
@@ -59,7 +60,8 @@ TEST_F(PinnedWeights, ArriveThroughShortReadsAndInterruptions) {
   auto store = open(&faults);
   store->load_pinned(pinned_);
   for (const auto* tensor : pinned_) {
-    EXPECT_EQ(std::memcmp(store->find(*tensor), bytes_.data() + tensor->offset_bytes, tensor->size_bytes), 0) << tensor->name;
+    EXPECT_EQ(std::memcmp(store->find(*tensor), bytes_.data() + tensor->offset_bytes, tensor->size_bytes), 0)
+        << tensor->name;
   }
 }
 

@@ -31,8 +31,12 @@ class Reference {
   std::vector<Vector> run(const std::vector<std::int32_t>& tokens);
 
  private:
-  std::uint64_t fact(const char* key, std::uint64_t fallback) const { return file_.metadata.get_uint(arch_ + "." + key).value_or(fallback); }
-  double number(const char* key, double fallback) const { return file_.metadata.get_float(arch_ + "." + key).value_or(fallback); }
+  std::uint64_t fact(const char* key, std::uint64_t fallback) const {
+    return file_.metadata.get_uint(arch_ + "." + key).value_or(fallback);
+  }
+  double number(const char* key, double fallback) const {
+    return file_.metadata.get_float(arch_ + "." + key).value_or(fallback);
+  }
   bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
 
   /// Rows [first, first + n) of a tensor seen as a stack of rows.
@@ -43,7 +47,8 @@ class Reference {
     std::vector<float> decoded(n_in);
     std::vector<Vector> result;
     for (std::uint64_t row = first; row < first + n; ++row) {
-      kernels::dequantize_row(tensor->type, bytes_.data() + tensor->offset_bytes + row * row_bytes, decoded.data(), n_in);
+      kernels::dequantize_row(tensor->type, bytes_.data() + tensor->offset_bytes + row * row_bytes,
+                              decoded.data(), n_in);
       result.emplace_back(decoded.begin(), decoded.end());
     }
     return result;
@@ -67,12 +72,15 @@ class Reference {
   Vector norm(const double* x, std::size_t n, const Vector& gain) const {
     double sum = 0;
     for (std::size_t i = 0; i < n; ++i) sum += x[i] * x[i];
-    const double scale = 1.0 / std::sqrt(sum / static_cast<double>(n) + number("attention.layer_norm_rms_epsilon", 1e-5));
+    const double scale =
+        1.0 / std::sqrt(sum / static_cast<double>(n) + number("attention.layer_norm_rms_epsilon", 1e-5));
     Vector y(n);
     for (std::size_t i = 0; i < n; ++i) y[i] = x[i] * scale * gain[i];
     return y;
   }
-  Vector norm(const Vector& x, const std::string& gain) const { return norm(x.data(), x.size(), vector(gain)); }
+  Vector norm(const Vector& x, const std::string& gain) const {
+    return norm(x.data(), x.size(), vector(gain));
+  }
   void norm_heads(Vector& x, std::size_t head_dim, const std::string& gain) const {
     for (std::size_t head = 0; head < x.size() / head_dim; ++head) {
       const Vector y = norm(x.data() + head * head_dim, head_dim, vector(gain));
@@ -80,10 +88,12 @@ class Reference {
     }
   }
   void rotate(Vector& x, std::size_t head_dim, std::size_t position) const;
-  Vector swiglu_ffn(const std::string& gate, const std::string& up, const std::string& down, const Vector& x, std::uint64_t stack_idx) const {
+  Vector swiglu_ffn(const std::string& gate, const std::string& up, const std::string& down, const Vector& x,
+                    std::uint64_t stack_idx) const {
     Vector hidden = product(gate, x, stack_idx);
     const Vector other = product(up, x, stack_idx);
-    for (std::size_t i = 0; i < hidden.size(); ++i) hidden[i] = hidden[i] / (1.0 + std::exp(-hidden[i])) * other[i];
+    for (std::size_t i = 0; i < hidden.size(); ++i)
+      hidden[i] = hidden[i] / (1.0 + std::exp(-hidden[i])) * other[i];
     return product(down, hidden, stack_idx);
   }
   Vector experts(std::uint64_t layer, const Vector& x) const;
@@ -99,20 +109,25 @@ void Reference::rotate(Vector& x, std::size_t head_dim, std::size_t position) co
   const double base = number("rope.freq_base", 10000.0);
   const std::string scaling(file_.metadata.get_string(arch_ + ".rope.scaling.type").value_or("none"));
   const double factor = scaling == "none" ? 1.0 : number("rope.scaling.factor", 1.0);
-  const double n_orig = static_cast<double>(fact("rope.scaling.original_context_length", fact("context_length", 0)));
+  const double n_orig =
+      static_cast<double>(fact("rope.scaling.original_context_length", fact("context_length", 0)));
   const Vector divisors = has("rope_freqs.weight") ? vector("rope_freqs.weight") : Vector(n_rot / 2, 1.0);
   const auto turns_to_dim = [&](double turns) {
-    return static_cast<double>(n_rot) * std::log(n_orig / (turns * 2 * std::numbers::pi)) / (2 * std::log(base));
+    return static_cast<double>(n_rot) * std::log(n_orig / (turns * 2 * std::numbers::pi)) /
+           (2 * std::log(base));
   };
   for (std::size_t head = 0; head < x.size() / head_dim; ++head) {
     for (std::size_t pair = 0; pair < n_rot / 2; ++pair) {
-      const double plain = static_cast<double>(position) * std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(n_rot)) / divisors[pair];
+      const double plain = static_cast<double>(position) *
+                           std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(n_rot)) /
+                           divisors[pair];
       double angle = plain / factor;
       double size = 1.0;
       if (scaling == "yarn") {
         const double low = std::max(0.0, std::floor(turns_to_dim(32.0)));
         const double high = std::min(static_cast<double>(n_rot) - 1, std::ceil(turns_to_dim(1.0)));
-        const double ramp = 1.0 - std::clamp((static_cast<double>(pair) - low) / std::max(0.001, high - low), 0.0, 1.0);
+        const double ramp =
+            1.0 - std::clamp((static_cast<double>(pair) - low) / std::max(0.001, high - low), 0.0, 1.0);
         angle = angle * (1 - ramp) + plain * ramp;
         size = 1.0 + 0.1 * std::log(factor);
       }
@@ -131,7 +146,8 @@ Vector Reference::experts(std::uint64_t layer, const Vector& x) const {
   const std::size_t n_used = fact("expert_used_count", 0);
   std::vector<std::size_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0u);
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
   double total = 0;
   for (std::size_t i = 0; i < n_used; ++i) total += std::exp(logits[order[i]] - logits[order[0]]);
   Vector sum(x.size(), 0.0);
@@ -142,7 +158,8 @@ Vector Reference::experts(std::uint64_t layer, const Vector& x) const {
       return has(merged) ? merged : fmt::format("blk.{}.{}.{}.weight", layer, part, expert);
     };
     const bool is_merged = has(fmt::format("blk.{}.ffn_gate_exps.weight", layer));
-    const Vector y = swiglu_ffn(name("ffn_gate"), name("ffn_up"), name("ffn_down"), x, is_merged ? expert : 0);
+    const Vector y =
+        swiglu_ffn(name("ffn_gate"), name("ffn_up"), name("ffn_down"), x, is_merged ? expert : 0);
     const double weight = std::exp(logits[expert] - logits[order[0]]) / total;
     for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += weight * y[j];
   }
@@ -150,12 +167,16 @@ Vector Reference::experts(std::uint64_t layer, const Vector& x) const {
 }
 
 std::vector<Vector> Reference::run(const std::vector<std::int32_t>& tokens) {
-  const std::size_t n_heads = fact("attention.head_count", 0), n_kv_heads = fact("attention.head_count_kv", n_heads);
+  const std::size_t n_heads = fact("attention.head_count", 0),
+                    n_kv_heads = fact("attention.head_count_kv", n_heads);
   const std::size_t head_dim = fact("attention.key_length", fact("embedding_length", 0) / n_heads);
   std::vector<Vector> stream;
-  for (const std::int32_t token : tokens) stream.push_back(rows("token_embd.weight", static_cast<std::uint64_t>(token), 1)[0]);
+  for (const std::int32_t token : tokens)
+    stream.push_back(rows("token_embd.weight", static_cast<std::uint64_t>(token), 1)[0]);
   for (std::uint64_t layer = 0; layer < fact("block_count", 0); ++layer) {
-    const auto name = [&](const char* part, const char* suffix = "weight") { return fmt::format("blk.{}.{}.{}", layer, part, suffix); };
+    const auto name = [&](const char* part, const char* suffix = "weight") {
+      return fmt::format("blk.{}.{}.{}", layer, part, suffix);
+    };
     std::vector<Vector> keys, values;
     for (std::size_t position = 0; position < tokens.size(); ++position) {
       const Vector h = norm(stream[position], name("attn_norm"));
@@ -184,7 +205,8 @@ std::vector<Vector> Reference::run(const std::vector<std::int32_t>& tokens) {
         double total = 0;
         for (double& score : scores) total += score = std::exp(score - highest);
         for (std::size_t past = 0; past <= position; ++past) {
-          for (std::size_t i = 0; i < head_dim; ++i) attended[head * head_dim + i] += scores[past] / total * values[past][kv + i];
+          for (std::size_t i = 0; i < head_dim; ++i)
+            attended[head * head_dim + i] += scores[past] / total * values[past][kv + i];
         }
       }
       const Vector out = product(name("attn_output"), attended);
@@ -192,20 +214,24 @@ std::vector<Vector> Reference::run(const std::vector<std::int32_t>& tokens) {
     }
     for (Vector& x : stream) {
       const Vector h = norm(x, name("ffn_norm"));
-      const Vector out = has(name("ffn_gate_inp")) ? experts(layer, h) : swiglu_ffn(name("ffn_gate"), name("ffn_up"), name("ffn_down"), h, 0);
+      const Vector out = has(name("ffn_gate_inp"))
+                             ? experts(layer, h)
+                             : swiglu_ffn(name("ffn_gate"), name("ffn_up"), name("ffn_down"), h, 0);
       for (std::size_t i = 0; i < out.size(); ++i) x[i] += out[i];
     }
   }
   std::vector<Vector> logits;
   for (const Vector& x : stream) {
-    logits.push_back(product(has("output.weight") ? "output.weight" : "token_embd.weight", norm(x, "output_norm.weight")));
+    logits.push_back(
+        product(has("output.weight") ? "output.weight" : "token_embd.weight", norm(x, "output_norm.weight")));
   }
   return logits;
 }
 
 }  // namespace
 
-std::vector<std::vector<double>> reference_logits(const std::filesystem::path& path, const std::vector<std::int32_t>& tokens) {
+std::vector<std::vector<double>> reference_logits(const std::filesystem::path& path,
+                                                  const std::vector<std::int32_t>& tokens) {
   return Reference(path).run(tokens);
 }
 

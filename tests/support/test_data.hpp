@@ -7,8 +7,8 @@
 
 namespace sluice::test {
 
-/// A file below the optional test-data folder (environment variable SLUICE_TEST_DATA), or an empty path when the
-/// folder is not set or lacks it: such a test skips, saying so.
+/// A file below the optional test-data folder (environment variable SLUICE_TEST_DATA), or an empty path when
+/// the folder is not set or lacks it: such a test skips, saying so.
 std::filesystem::path test_data(const std::string& relative);
 
 /// The built-in models that every checkout has.
@@ -21,6 +21,7 @@ void write_bytes(const std::filesystem::path& path, const void* data, std::size_
 }  // namespace sluice::test
 
 /// Ends a test as skipped when extra data is not there.
-#define SLUICE_NEEDS_DATA(variable, relative)                                                                  \
-  const std::filesystem::path variable = ::sluice::test::test_data(relative);                                  \
-  if (variable.empty()) GTEST_SKIP() << "needs " << (relative) << " below SLUICE_TEST_DATA (see CONTRIBUTING.md)"
+#define SLUICE_NEEDS_DATA(variable, relative)                                 \
+  const std::filesystem::path variable = ::sluice::test::test_data(relative); \
+  if (variable.empty())                                                       \
+  GTEST_SKIP() << "needs " << (relative) << " below SLUICE_TEST_DATA (see CONTRIBUTING.md)"

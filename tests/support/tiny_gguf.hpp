@@ -64,7 +64,8 @@ class RawBytes {
   RawBytes& number(Number value) {
     static_assert(std::is_arithmetic_v<Number>);
     // Not insert(): GCC 12 takes its inlined copy for an overflow.
-    for (std::size_t i = 0; i < sizeof value; ++i) bytes_.push_back(reinterpret_cast<const std::byte*>(&value)[i]);
+    for (std::size_t i = 0; i < sizeof value; ++i)
+      bytes_.push_back(reinterpret_cast<const std::byte*>(&value)[i]);
     return *this;
   }
   RawBytes& u8(std::uint8_t value) { return number(value); }

@@ -2,8 +2,8 @@
 
 #include <fmt/core.h>
 
-#include <cstring>
 #include <cmath>
+#include <cstring>
 
 #include "gguf/writer.hpp"
 #include "support/random_blocks.hpp"
@@ -56,7 +56,7 @@ class TensorList {
   std::vector<TensorData> list_;
 };
 
-/// GPT-2's printable spelling of the 256 bytes, then two control tokens.
+/// GPT-2's printable spelling of the 256 bytes, then two control tokens and two merged pairs.
 std::vector<std::string> byte_vocabulary() {
   std::vector<std::string> tokens;
   std::uint32_t next = 256;
@@ -74,6 +74,8 @@ std::vector<std::string> byte_vocabulary() {
   }
   tokens.emplace_back("<|endoftext|>");
   tokens.emplace_back("<|im_end|>");
+  tokens.emplace_back("he");
+  tokens.emplace_back("ll");
   return tokens;
 }
 
@@ -124,7 +126,9 @@ std::vector<TensorData> make_tensors(const TinyModel& model) {
   tensors.vector("output_norm.weight", model.n_embd, 1.0f, 0.1f);
   tensors.matrix("token_embd.weight", model.n_embd, n_vocab);
   for (std::uint32_t layer = 0; layer < model.n_layers; ++layer) {
-    const auto name = [&](const std::string& part, const char* suffix = "weight") { return fmt::format("blk.{}.{}.{}", layer, part, suffix); };
+    const auto name = [&](const std::string& part, const char* suffix = "weight") {
+      return fmt::format("blk.{}.{}.{}", layer, part, suffix);
+    };
     tensors.vector(name("attn_norm"), model.n_embd, 1.0f, 0.1f);
     tensors.matrix(name("attn_q"), model.n_embd, q_dim);
     tensors.matrix(name("attn_k"), model.n_embd, kv_dim);
@@ -162,7 +166,8 @@ std::vector<TensorData> make_tensors(const TinyModel& model) {
   return std::move(tensors.list());
 }
 
-std::vector<std::byte> write(gguf::Writer& writer, const std::vector<TensorData>& tensors, std::size_t begin, std::size_t end) {
+std::vector<std::byte> write(gguf::Writer& writer, const std::vector<TensorData>& tensors, std::size_t begin,
+                             std::size_t end) {
   std::vector<std::vector<std::byte>> data;
   for (std::size_t i = begin; i < end; ++i) {
     writer.add_tensor(tensors[i].name, tensors[i].type, tensors[i].dims);
@@ -187,7 +192,8 @@ std::filesystem::path write_tiny_model(const std::filesystem::path& folder, cons
   return path;
 }
 
-std::vector<std::filesystem::path> write_tiny_shards(const std::filesystem::path& folder, const TinyModel& model, std::uint32_t n_shards) {
+std::vector<std::filesystem::path> write_tiny_shards(const std::filesystem::path& folder,
+                                                     const TinyModel& model, std::uint32_t n_shards) {
   const std::vector<TensorData> tensors = make_tensors(model);
   std::vector<std::filesystem::path> paths;
   for (std::uint32_t shard = 0; shard < n_shards; ++shard) {

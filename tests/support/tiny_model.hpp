@@ -9,8 +9,8 @@
 
 namespace sluice::test {
 
-/// A small random model of any architecture the engine runs: right names, shapes and metadata, weights of a scale
-/// that keeps logits in a sane range, and a byte-level vocabulary.
+/// A small random model of any architecture the engine runs: right names, shapes and metadata, weights of a
+/// scale that keeps logits in a sane range, and a byte-level vocabulary.
 struct TinyModel {
   std::string architecture = "qwen3moe";
   std::uint32_t n_layers = 3;
@@ -19,13 +19,13 @@ struct TinyModel {
   std::uint32_t n_kv_heads = 2;
   std::uint32_t head_dim = 32;
   std::uint32_t n_ff = 96;
-  std::uint32_t n_experts = 8;       ///< 0: dense.
+  std::uint32_t n_experts = 8;  ///< 0: dense.
   std::uint32_t n_experts_used = 2;
   std::uint32_t n_ctx = 256;
-  bool split_experts = false;        ///< One tensor per expert, as old Mixtral files have.
+  bool split_experts = false;  ///< One tensor per expert, as old Mixtral files have.
   bool tied_output = false;
   bool rope_freqs = false;
-  std::string rope_scaling;          ///< "", "linear" or "yarn".
+  std::string rope_scaling;  ///< "", "linear" or "yarn".
   std::uint64_t seed = 1;
   /// Type of all matrices. Other types than F32 need widths that are multiples of their block.
   gguf::TensorType type = gguf::TensorType::f32;
@@ -36,6 +36,7 @@ std::vector<std::byte> make_tiny_model(const TinyModel& model);
 /// Writes it and returns its path: DIR/tiny.gguf.
 std::filesystem::path write_tiny_model(const std::filesystem::path& folder, const TinyModel& model);
 /// Writes it as `n_shards` files NAME-0000i-of-0000n.gguf, tensors dealt out in order; returns their paths.
-std::vector<std::filesystem::path> write_tiny_shards(const std::filesystem::path& folder, const TinyModel& model, std::uint32_t n_shards);
+std::vector<std::filesystem::path> write_tiny_shards(const std::filesystem::path& folder,
+                                                     const TinyModel& model, std::uint32_t n_shards);
 
 }  // namespace sluice::test

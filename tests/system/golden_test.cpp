@@ -1,5 +1,5 @@
-// Goal: a real trained model gives the numbers an independent implementation gave: token ids, logits of 80 steps,
-// and the greedy text of 200 steps. Needs the optional test data.
+// Goal: a real trained model gives the numbers an independent implementation gave: token ids, logits of 80
+// steps, and the greedy text of 200 steps. Needs the optional test data.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,7 +33,8 @@ Golden read_golden(const std::filesystem::path& folder, int index) {
       if (name == "last_next:") golden.last_next = id;
     }
   }
-  const std::vector<std::byte> bytes = test::read_bytes(folder / ("golden_logits_" + std::to_string(index) + ".f32"));
+  const std::vector<std::byte> bytes =
+      test::read_bytes(folder / ("golden_logits_" + std::to_string(index) + ".f32"));
   golden.logits.resize(bytes.size() / sizeof(float));
   std::memcpy(golden.logits.data(), bytes.data(), bytes.size());
   return golden;
@@ -83,14 +84,16 @@ TEST(Golden, LogitsOfF32WeightsAreWithinTheRoundingOfTheKvCache) {
   SLUICE_NEEDS_DATA(folder, "models/stories260K_golden");
   SLUICE_NEEDS_DATA(path, "models/stories260K-f32.gguf");
   // The golden run kept K and V as floats; ours are f16, half an ulp of 2^-11 each, once per layer.
-  for (int i = 0; i < k_n_goldens; ++i) EXPECT_LT(largest_error(path, read_golden(folder, i)), k_n_layers * std::ldexp(1.0, -11));
+  for (int i = 0; i < k_n_goldens; ++i)
+    EXPECT_LT(largest_error(path, read_golden(folder, i)), k_n_layers * std::ldexp(1.0, -11));
 }
 
 TEST(Golden, LogitsOfF16WeightsAreWithinTheRoundingOfWeightsAndKvCache) {
   SLUICE_NEEDS_DATA(folder, "models/stories260K_golden");
   SLUICE_NEEDS_DATA(path, "models/stories260K-F16.gguf");
   // Each layer's weights are rounded to f16 as well: K, V and about four products in a row.
-  for (int i = 0; i < k_n_goldens; ++i) EXPECT_LT(largest_error(path, read_golden(folder, i)), 5 * k_n_layers * std::ldexp(1.0, -11));
+  for (int i = 0; i < k_n_goldens; ++i)
+    EXPECT_LT(largest_error(path, read_golden(folder, i)), 5 * k_n_layers * std::ldexp(1.0, -11));
 }
 
 TEST(Golden, GreedyTextOfTwoHundredStepsIsTheGoldenText) {

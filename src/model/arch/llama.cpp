@@ -3,8 +3,8 @@
 namespace sluice::model::arch {
 
 // Llama 1 to 3, Mistral, and Mixtral's experts: the file format stores Q and K permuted, so that neighbouring
-// elements rotate together. Mixtral's router is a softmax over the selected experts, which equals a renormalised
-// softmax over all.
+// elements rotate together. Mixtral's router is a softmax over the selected experts, which equals a
+// renormalised softmax over all.
 HyperParams read_llama(const gguf::Metadata& metadata) {
   HyperParams params = read_common_params(metadata, "llama");
   params.rope.neox = false;

@@ -2,7 +2,8 @@
 
 namespace sluice::model::arch {
 
-// Qwen 3 mixture of experts: as Qwen 3, every FFN a set of experts, router weights renormalised over the chosen.
+// Qwen 3 mixture of experts: as Qwen 3, every FFN a set of experts, router weights renormalised over the
+// chosen.
 HyperParams read_qwen3moe(const gguf::Metadata& metadata) {
   HyperParams params = read_common_params(metadata, "qwen3moe");
   params.rope.neox = true;
