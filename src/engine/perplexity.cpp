@@ -13,15 +13,6 @@ namespace {
 // Half a window is context and the last token is only predicted, so this is the least that scores anything.
 constexpr std::uint32_t k_min_window = 4;
 
-/// Whether the model's own encoding begins with BOS. Asked of the tokenizer itself, because the file's flag
-/// may be absent and then depends on the vocabulary's kind.
-bool adds_bos(const Tokenizer& tokenizer) {
-  if (tokenizer.bos() < 0) return false;
-  const std::vector<TokenId> with = tokenizer.encode("a", true);
-  const std::vector<TokenId> without = tokenizer.encode("a", false);
-  return with.size() > without.size() && with.front() == tokenizer.bos();
-}
-
 /// -log softmax(logits)[token], in nats.
 double negative_log_likelihood(std::span<const float> logits, TokenId token) {
   float max = -std::numeric_limits<float>::infinity();
@@ -98,7 +89,7 @@ PerplexityResult perplexity(Model& model, std::span<const TokenId> tokens, const
   const std::size_t n_windows = tokens.size() / n_ctx;
   const std::size_t n_chunks =
       options.max_chunks == 0 ? n_windows : std::min<std::size_t>(n_windows, options.max_chunks);
-  const bool replace_first = adds_bos(model.tokenizer());
+  const bool replace_first = model.tokenizer().adds_bos() && model.tokenizer().bos() >= 0;
   const std::size_t first_scored = n_ctx / 2;
 
   Scores scores;
