@@ -15,6 +15,13 @@ struct Stats {
   std::uint64_t kv_bytes = 0;
   std::uint64_t scratch_bytes = 0;
   std::uint64_t slot_bytes = 0;
+  // Weights that computing reads from memory, as they lie in the file, without the KV cache.
+  /// What one decoded token needs: every weight of the graph once, of the embedding one row, of each layer's
+  /// experts those that are used.
+  std::uint64_t active_weight_bytes_per_token = 0;
+  /// What all passes needed so far: per pass the always-used weights once, one embedding row per token, each
+  /// expert that any row used once, and the output matrix when logits were wanted.
+  std::uint64_t weight_bytes = 0;
   // Units: one expert of one layer.
   std::uint64_t n_units = 0;
   std::uint64_t n_slots = 0;

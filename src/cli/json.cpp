@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "sluice/version.hpp"
+
 // The only file that sees the JSON library.
 namespace sluice::cli {
 namespace {
@@ -64,6 +66,8 @@ Json stats_json(const Stats& stats) {
       {"kv_bytes", stats.kv_bytes},
       {"scratch_bytes", stats.scratch_bytes},
       {"slot_bytes", stats.slot_bytes},
+      {"active_weight_bytes_per_token", stats.active_weight_bytes_per_token},
+      {"weight_bytes", stats.weight_bytes},
       {"n_units", stats.n_units},
       {"n_slots", stats.n_slots},
       {"n_hits", stats.n_hits},
@@ -95,7 +99,75 @@ Json stats_json(const Stats& stats) {
   return json;
 }
 
+Json machine_json(const MachineInfo& machine, const MachineRates& rates) {
+  return {
+      {"cpu_model", machine.cpu_model},
+      {"n_usable_cpus", machine.n_usable_cpus},
+      {"memory_bytes", machine.memory_bytes},
+      {"kernel", machine.kernel},
+      {"isa", machine.isa},
+      {"read_bytes_per_second", rates.read_bytes_per_second},
+      {"read_threads", rates.n_threads},
+      {"read_buffer_bytes", rates.buffer_bytes},
+      {"read_passes", rates.n_passes},
+      {"read_beyond_cache", rates.beyond_cache},
+  };
+}
+
+// Flat and one figure a line, so that a script can pick figures without a JSON parser.
+Json test_json(const BenchReport& report, const BenchTest& test) {
+  const auto fraction = report.fraction_of_bound(test);
+  return {
+      {"test", test.name},
+      {"kind", test.is_prefill ? "prefill" : "decode"},
+      {"n_tokens", test.n_tokens},
+      {"depth", test.depth},
+      {"tokens_per_second", test.median()},
+      {"min_tokens_per_second", test.min()},
+      {"max_tokens_per_second", test.max()},
+      {"spread", test.spread()},
+      {"noisy", test.noisy()},
+      {"samples_tokens_per_second", test.rates},
+      {"ms_per_token", test.ms_per_token()},
+      {"elapsed_ns", test.elapsed_ns},
+      {"weight_bytes_per_token", test.weight_bytes_per_token()},
+      {"memory_bytes_per_second", test.memory_rate()},
+      {"fraction_of_bound", fraction ? Json(*fraction) : Json(nullptr)},
+      {"drive_bytes_per_token", test.drive_bytes_per_token()},
+      {"drive_bytes_per_second", test.drive_rate()},
+      {"n_hits", test.n_hits},
+      {"n_joins", test.n_joins},
+      {"n_misses", test.n_misses},
+      {"hit_rate", test.hit_rate()},
+      {"stall_share", test.stall_share()},
+  };
+}
+
 }  // namespace
+
+std::string bench_json(const BenchReport& report) {
+  Json tests = Json::array();
+  bool noisy = false;
+  for (const BenchTest& test : report.tests) {
+    tests.push_back(test_json(report, test));
+    noisy = noisy || test.noisy();
+  }
+  Json json = {
+      {"version", version()},
+      {"build", build_facts()},
+      {"date", report.date},
+      {"machine", machine_json(report.machine, report.rates)},
+      {"n_threads", report.stats.n_threads},
+      {"n_repetitions", report.n_repetitions},
+      {"n_warmup", report.n_warmup},
+      {"noisy", noisy},
+      {"tests", std::move(tests)},
+      {"model", info_json(report.info)},
+      {"stats", stats_json(report.stats)},
+      {"plan", plan_json(report.plan)},
+  };
+  return print(json);
+}
 
 std::string run_json(const ModelInfo& info, const Generation& generation, std::uint64_t seed,
                      const Plan& plan, const Stats& stats) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "cli/bench.hpp"
 #include "sluice/generate.hpp"
 #include "sluice/inspect.hpp"
 #include "sluice/model.hpp"
@@ -17,6 +18,7 @@ std::string run_json(const ModelInfo& info, const Generation& generation, std::u
                      const Plan& plan, const Stats& stats);
 std::string perplexity_json(const ModelInfo& info, const PerplexityResult& result, std::uint32_t n_ctx,
                             const Plan& plan, const Stats& stats);
+std::string bench_json(const BenchReport& report);
 /// `with_tensors` includes the table of tensors.
 std::string inspect_json(const Inspection& inspection, bool with_tensors);
 

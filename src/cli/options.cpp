@@ -15,6 +15,7 @@ namespace sluice::cli {
 namespace {
 
 constexpr int k_max_threads = 256;
+constexpr std::uint32_t k_max_bench_tokens = 1u << 24, k_max_bench_repetitions = 1000;
 
 /// The parser together with the variables it writes to.
 class Parser {
@@ -34,6 +35,8 @@ class Parser {
     add_run();
     add_inspect();
     add_perplexity();
+    add_synth();
+    add_bench();
     add_completion();
   }
 
@@ -58,6 +61,8 @@ class Parser {
       perplexity_.open.n_ctx = perplexity_.options.n_ctx;
       return std::move(perplexity_);
     }
+    if (command == "bench") return std::move(bench_);
+    if (command == "synth") return std::move(synth_);
     return std::move(completion_);
   }
 
@@ -136,6 +141,49 @@ class Parser {
     add_open_options(app, perplexity_.open, /*with_context=*/false);
   }
 
+  void add_bench() {
+    CLI::App& app = add_command("bench", "Measure prefill and decode, and what bounds them on this machine");
+    add_model(app, bench_.model);
+    const char* group = "Tests";
+    counts(app, "-p,--prompt-tokens", bench_.prompt_tokens,
+           "Prompt lengths to prefill, 0: no such test (default: 512)", group);
+    count(app, "-n,--generate", bench_.n_generate, 0, k_max_bench_tokens,
+          "Tokens to decode one by one, 0: no such test", group);
+    counts(app, "-d,--depth", bench_.depths, "Tokens in the context before each test (default: 0)", group);
+    count(app, "-r,--repetitions", bench_.n_repetitions, 1, k_max_bench_repetitions,
+          "Measured repetitions of each test", group);
+    count(app, "--warmup", bench_.n_warmup, 0, k_max_bench_repetitions, "Repetitions before those", group);
+    app.add_flag("--json", bench_.json, "Print one JSON object")->group(group);
+    add_open_options(app, bench_.open, /*with_context=*/false);
+    number(app, "--ctx", bench_.open.n_ctx, "Tokens of context, 0: what the tests need", "Memory and drive");
+  }
+
+  void add_synth() {
+    CLI::App& app = add_command(
+        "synth", "Write a model file of a real model's shape with random weights, to measure speed with");
+    SynthOptions& options = synth_.options;
+    std::vector<std::string> shapes;
+    std::string shapes_text;
+    for (const SynthShape& shape : synth_shapes()) {
+      shapes.push_back(shape.name);
+      const std::string experts =
+          shape.n_experts == 0 ? "dense"
+                               : fmt::format("{} of {} experts", shape.n_experts_used, shape.n_experts);
+      shapes_text += fmt::format("  {:<17} {:<9} {:>3} layers, {}\n", shape.name, shape.architecture,
+                                 shape.n_layers, experts);
+    }
+    choice(app.add_option("SHAPE", options.shape, "The model to imitate, see below"), shapes)->required();
+    is_file(app.add_option("OUT", synth_.file, "The file to write"))->required();
+    choice(app.add_option("--type", options.type, "Type of all matrices (default: Q4_K_M, a mix)"),
+           synth_types());
+    number(app, "--layers", options.n_layers, "Layers to keep, 0: all", "Options");
+    number(app, "--seed", options.seed, "Seed of the weights", "Options");
+    number(app, "--locality", options.locality,
+           "How unevenly experts are used, from 0 (all alike) to 1 (a few most of the time)", "Options");
+    app.add_flag("--force", options.overwrite, "Replace a file that exists");
+    app.footer("Shapes:\n" + shapes_text);
+  }
+
   void add_completion() {
     CLI::App& app = add_command("completion", "Print a completion script for a shell");
     choice(app.add_option("SHELL", completion_.shell, "The shell"), {"bash", "zsh", "fish"})->required();
@@ -189,6 +237,23 @@ class Parser {
   template <typename T>
   static void number(CLI::App& app, const char* name, T& value, const char* description, const char* group) {
     app.add_option(name, value, description)->type_name("N")->capture_default_str()->group(group);
+  }
+
+  static void count(CLI::App& app, const char* name, std::uint32_t& value, std::uint32_t least,
+                    std::uint32_t most, const char* description, const char* group) {
+    app.add_option(name, value, description)
+        ->check(CLI::Range(least, most).description(""))
+        ->type_name("N")
+        ->capture_default_str()
+        ->group(group);
+  }
+
+  void counts(CLI::App& app, const char* name, std::vector<std::uint32_t>& values, const char* description,
+              const char* group) {
+    repeatable(app.add_option(name, values, description)->delimiter(','))
+        ->check(CLI::Range(0u, k_max_bench_tokens).description(""))
+        ->type_name("N[,N]")
+        ->group(group);
   }
 
   static void size(CLI::App& app, const std::string& name, std::uint64_t& bytes, const char* description,
@@ -280,6 +345,8 @@ class Parser {
   RunCommand run_;
   InspectCommand inspect_;
   PerplexityCommand perplexity_;
+  SynthCommand synth_;
+  BenchCommand bench_;
   CompletionCommand completion_;
   std::vector<const CLI::Option*> models_, files_, repeatable_;
   std::map<const CLI::Option*, std::vector<std::string>> choices_;

@@ -10,6 +10,7 @@
 #include "sluice/generate.hpp"
 #include "sluice/options.hpp"
 #include "sluice/perplexity.hpp"
+#include "sluice/synth.hpp"
 
 namespace sluice::cli {
 
@@ -43,6 +44,22 @@ struct PerplexityCommand {
   bool json = false;
 };
 
+struct BenchCommand {
+  std::string model;
+  OpenOptions open;                               ///< n_ctx 0: what the tests need.
+  std::vector<std::uint32_t> prompt_tokens{512};  ///< 0: no prefill test.
+  std::uint32_t n_generate = 64;                  ///< 0: no decode test.
+  std::vector<std::uint32_t> depths{0};
+  std::uint32_t n_repetitions = 5;
+  std::uint32_t n_warmup = 1;
+  bool json = false;
+};
+
+struct SynthCommand {
+  std::string file;
+  SynthOptions options;
+};
+
 struct CompletionCommand {
   std::string shell;
 };
@@ -52,7 +69,8 @@ struct PrintText {
   std::string text;
 };
 
-using Command = std::variant<RunCommand, InspectCommand, PerplexityCommand, CompletionCommand, PrintText>;
+using Command = std::variant<RunCommand, InspectCommand, PerplexityCommand, BenchCommand, SynthCommand,
+                             CompletionCommand, PrintText>;
 
 /// A command line that makes no sense. The message is one line; the program ends with status 2.
 struct UsageError : std::runtime_error {

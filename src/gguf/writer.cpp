@@ -262,16 +262,30 @@ void Writer::write_header(const ByteSink& sink) {
 }
 
 void Writer::write_tensor(std::span<const std::byte> data, const ByteSink& sink) {
-  SLUICE_CHECK(is_header_written_);
   SLUICE_CHECK(n_written_ < tensors_.size());
+  SLUICE_CHECK(part_bytes_ == 0);
   const TensorInfo& tensor = tensors_[n_written_];
   if (data.size() != tensor.size_bytes) {
     base::fail(ErrorCode::invalid_argument, "tensor '{}' takes {} bytes of data, but {} were given",
                printable(tensor.name), tensor.size_bytes, data.size());
   }
-  sink(data);
-  const std::vector<std::byte> padding(base::align_up(data.size(), alignment_bytes_) - data.size());
+  append_tensor(data, sink);
+}
+
+void Writer::append_tensor(std::span<const std::byte> part, const ByteSink& sink) {
+  SLUICE_CHECK(is_header_written_);
+  SLUICE_CHECK(n_written_ < tensors_.size());
+  const TensorInfo& tensor = tensors_[n_written_];
+  if (part.size() > tensor.size_bytes - part_bytes_) {
+    base::fail(ErrorCode::invalid_argument, "tensor '{}' takes {} more bytes of data, but {} were given",
+               printable(tensor.name), tensor.size_bytes - part_bytes_, part.size());
+  }
+  if (!part.empty()) sink(part);
+  part_bytes_ += part.size();
+  if (part_bytes_ < tensor.size_bytes) return;
+  const std::vector<std::byte> padding(base::align_up(part_bytes_, alignment_bytes_) - part_bytes_);
   if (!padding.empty()) sink(padding);
+  part_bytes_ = 0;
   ++n_written_;
 }
 

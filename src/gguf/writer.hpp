@@ -32,6 +32,10 @@ class Writer {
   /// Writes one tensor's bytes and the padding after it. Call in order of declaration. Throws
   /// Error(invalid_argument) when the number of bytes is not the tensor's.
   void write_tensor(std::span<const std::byte> data, const ByteSink& sink);
+  /// Writes the next bytes of the tensor whose turn it is, for data that is made piece by piece: parts of any
+  /// size, in order. Its last byte is followed by the padding, and the next call begins the next tensor.
+  /// Throws Error(invalid_argument) when the part reaches beyond the tensor.
+  void append_tensor(std::span<const std::byte> part, const ByteSink& sink);
   /// Convenience for small files: header and data of all tensors in one buffer.
   std::vector<std::byte> write_all(const std::vector<std::vector<std::byte>>& tensor_data);
 
@@ -39,6 +43,7 @@ class Writer {
   Metadata metadata_;
   std::vector<TensorInfo> tensors_;
   std::size_t n_written_ = 0;
+  std::uint64_t part_bytes_ = 0;  ///< Of tensors_[n_written_], given by append_tensor().
   std::uint32_t alignment_bytes_ = 0;
   bool is_header_written_ = false;
 };

@@ -121,6 +121,11 @@ Forward::Forward(const HyperParams& params, const ModelTensors& tensors, const r
   output_ = make_weight(tensors.output, store);
   output_norm_ = make_vector(tensors.output_norm, store);
   rope_.freq_factors = make_vector(tensors.rope_freqs, store);
+  for (const gguf::TensorInfo* tensor : tensors.pinned()) {
+    if (tensor != tensors.token_embd && tensor != tensors.output) always_bytes_ += tensor->size_bytes;
+  }
+  for (const residency::LayerUnits& layer : units.layers)
+    token_expert_bytes_ += layer.weight_bytes * params.n_experts_used;
   layers_.reserve(tensors.layers.size());
   for (const LayerTensors& from : tensors.layers) {
     LayerWeights layer;
@@ -183,6 +188,8 @@ void Forward::run(const PassRows& rows, const std::atomic<bool>* cancel, LogitsR
   SLUICE_CHECK(n_rows >= 1 && n_rows <= x_.n_rows && rows.positions.size() == n_rows);
   check_cancel(cancel);
   n_tokens_done_ += n_rows;
+  weight_bytes_ += always_bytes_ + n_rows * token_embd_.row_bytes;
+  if (!rows.logits_rows.empty()) weight_bytes_ += output_.row_bytes * output_.n_out;
   ops_.embed(token_embd_, rows.tokens, x_.first(n_rows));
   for (std::uint32_t layer_idx = 0; layer_idx < params_.n_layers; ++layer_idx) {
     check_cancel(cancel);
@@ -283,6 +290,7 @@ void Forward::experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::
   const residency::LayerUnits& units =
       units_.layers[static_cast<std::size_t>(units_.index_of_layer[layer_idx])];
   const std::size_t batch = wants_.size() <= k_max_batch ? k_max_batch : 2;
+  weight_bytes_ += wants_.size() * units.weight_bytes;
   cache_->begin(layer_idx, wants_, decode ? UnitCache::Admission::always : UnitCache::Admission::if_better,
                 n_tokens_done_);
   const FetchGuard guard(*cache_);

@@ -47,6 +47,12 @@ class Forward {
   /// undefined.
   void run(const PassRows& rows, const std::atomic<bool>* cancel, LogitsReceiver receiver);
 
+  /// Bytes of weights that all passes needed so far, and that a pass of one row with logits needs; see Stats.
+  std::uint64_t weight_bytes() const noexcept { return weight_bytes_; }
+  std::uint64_t weight_bytes_per_token() const noexcept {
+    return always_bytes_ + token_embd_.row_bytes + output_.row_bytes * output_.n_out + token_expert_bytes_;
+  }
+
  private:
   struct LayerWeights {
     const float* attn_norm = nullptr;
@@ -71,7 +77,10 @@ class Forward {
   std::vector<LayerWeights> layers_;
   kernels::Weight token_embd_, output_;
   const float* output_norm_ = nullptr;
-  std::uint64_t n_tokens_done_ = 0;  ///< The cache policy's clock.
+  std::uint64_t n_tokens_done_ = 0;       ///< The cache policy's clock.
+  std::uint64_t always_bytes_ = 0;        ///< Weights of every pass, without embedding and output.
+  std::uint64_t token_expert_bytes_ = 0;  ///< Experts of one row in all layers.
+  std::uint64_t weight_bytes_ = 0;
 
   kernels::Rows x_, h_;          ///< Residual stream and its normalised copy.
   kernels::Rows q_, k_, v_, a_;  ///< Attention; shares memory with the FFN's and the output's buffers.

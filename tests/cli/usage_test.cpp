@@ -16,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-const std::vector<std::string> k_commands{"run", "inspect", "perplexity", "completion"};
+const std::vector<std::string> k_commands{"run", "inspect", "perplexity", "bench", "synth", "completion"};
 
 /// One line, in the program's name: what a script or a person sees when something is wrong.
 void expect_error(const Outcome& outcome, int status, const std::string& part) {
@@ -102,6 +102,43 @@ TEST(Usage, AFileThatIsNoModelIsRefused) {
   write_bytes(folder / "text.gguf", text.data(), text.size());
   expect_error(sluice({"run", (folder / "text.gguf").string(), "-p", "x"}), 1, "text.gguf");
   expect_error(sluice({"inspect", (folder / "text.gguf").string()}), 1, "text.gguf");
+}
+
+TEST(Synth, WritesAFileThatTheProgramRuns) {
+  const TempDir folder;
+  const std::string file = (folder / "m.gguf").string();
+  const Outcome outcome = sluice({"synth", "tiny-moe", file, "--layers", "1", "--type", "Q8_0"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, StartsWith(file + ": "));
+  EXPECT_EQ(outcome.err, "");  // Progress is for terminals.
+  const Outcome run = sluice({"run", file, "-p", "in the beginning", "-n", "4", "--ignore-eos"});
+  EXPECT_EQ(run.status, 0) << run.err;
+}
+
+TEST(Synth, WhatCannotBeWrittenIsSaidInOneLine) {
+  const TempDir folder;
+  const std::string file = (folder / "m.gguf").string();
+  expect_error(sluice({"synth", "qwen9", file}), 2, "mixtral-8x7b");
+  expect_error(sluice({"synth", "tiny-moe", file, "--type", "Q9"}), 2, "IQ4_XS");
+  expect_error(sluice({"synth", "tiny-moe"}), 2, "OUT");
+  expect_error(sluice({"synth", "tiny-moe", file, "--layers", "3"}), 1, "has 2");
+  expect_error(sluice({"synth", "tiny-moe", file, "--locality", "2"}), 1, "locality");
+  expect_error(sluice({"synth", "tiny-moe", "/nowhere/m.gguf"}), 1, "/nowhere");
+  write_bytes(file, "precious", 8);
+  expect_error(sluice({"synth", "tiny-moe", file}), 1, "exists");
+  EXPECT_EQ(read_text(file), "precious");
+  const Outcome forced = sluice({"synth", "tiny-moe", file, "--force"});
+  EXPECT_EQ(forced.status, 0) << forced.err;
+}
+
+TEST(Synth, AFileBeyondTheLimitOfTheProcessIsRefusedBeforeItIsBegun) {
+  const TempDir folder;
+  const std::string file = (folder / "m.gguf").string();
+  const Outcome outcome =
+      Process({"/bin/sh", "-c", "ulimit -f 64 && exec \"$0\" synth tiny-moe \"$1\"", k_program, file}, {})
+          .wait();
+  expect_error(outcome, 1, "ulimit -f");
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 TEST(Usage, ControlCharactersOfANameDoNotReachTheTerminal) {

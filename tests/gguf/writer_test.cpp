@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
@@ -110,6 +111,48 @@ TEST(Writer, TensorsOfEveryTypeComeBackWithTheirBytes) {
     const std::vector<std::byte> data(begin, begin + static_cast<std::ptrdiff_t>(tensor->size_bytes));
     EXPECT_EQ(data, test::pattern_bytes(tensor->size_bytes, static_cast<std::uint32_t>(i)));
   }
+}
+
+TEST(Writer, PartsOfAnySizeGiveTheSameFileAsWholeTensors) {
+  const auto declare = [](Writer& writer) {
+    writer.metadata().add("general.alignment", test::uint_value(64));
+    writer.add_tensor("a", TensorType::f32, {100});
+    writer.add_tensor("b", TensorType::q8_0, {64, 3});
+    writer.add_tensor("c", TensorType::f32, {16});  // Ends aligned.
+  };
+  Writer whole;
+  declare(whole);
+  const std::vector<std::byte> expected = test::write_with_pattern(whole);
+  for (const std::size_t part_bytes : {1u, 7u, 64u, 1000u}) {
+    Writer writer;
+    declare(writer);
+    std::vector<std::byte> file;
+    const ByteSink sink = [&file](std::span<const std::byte> bytes) {
+      file.insert(file.end(), bytes.begin(), bytes.end());
+    };
+    writer.write_header(sink);
+    std::uint32_t seed = 0;
+    for (const TensorInfo& tensor : writer.tensors()) {
+      const std::vector<std::byte> data = test::pattern_bytes(tensor.size_bytes, seed++);
+      for (std::size_t at = 0; at < data.size(); at += part_bytes)
+        writer.append_tensor(std::span(data).subspan(at, std::min(part_bytes, data.size() - at)), sink);
+    }
+    EXPECT_EQ(file, expected) << part_bytes;
+  }
+}
+
+TEST(Writer, APartThatReachesBeyondItsTensorIsRefused) {
+  Writer writer;
+  writer.add_tensor("a", TensorType::f32, {4});
+  writer.add_tensor("b", TensorType::f32, {4});
+  const ByteSink sink = [](std::span<const std::byte>) {};
+  writer.write_header(sink);
+  const std::vector<std::byte> data(16);
+  writer.append_tensor(std::span(data).first(10), sink);
+  EXPECT_THAT(error_of([&] { writer.append_tensor(std::span(data).first(7), sink); }),
+              HasSubstr("'a' takes 6 more bytes"));
+  writer.append_tensor(std::span(data).first(6), sink);
+  writer.append_tensor(data, sink);
 }
 
 TEST(Writer, WrongTensorsAreRefused) {

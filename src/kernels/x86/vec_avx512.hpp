@@ -255,7 +255,7 @@ SLUICE_INLINE Ints unsigned_scale(Ints v) noexcept {
 }
 template <int B>
 SLUICE_INLINE Ints signed_scale(Ints v) noexcept {
-  return _mm512_srai_epi32(pick<-1, -1, -1, B>(v), 24);
+  return _mm512_srai_epi32((pick<-1, -1, -1, B>(v)), 24);  // A macro without optimization.
 }
 
 constexpr bool k_fused = true;  ///< dot4 exists: one activation row needs no panel.

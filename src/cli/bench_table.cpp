@@ -1,0 +1,110 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/units.hpp"
+#include "cli/bench.hpp"
+#include "cli/output.hpp"
+#include "cli/stats_table.hpp"
+#include "sluice/version.hpp"
+
+namespace sluice::cli {
+namespace {
+
+using base::format_bytes;
+using Cells = std::vector<std::string>;
+
+std::string giga(double bytes_per_second) {
+  return fmt::format("{:.2f} GB/s", bytes_per_second / 1e9);
+}
+std::string percent(double share) {
+  return fmt::format("{:.1f} %", 100 * share);
+}
+std::string bytes(double value) {
+  return format_bytes(static_cast<std::uint64_t>(value));
+}
+
+/// Columns two blanks apart, the first to the left, the others to the right.
+std::string columns(const std::vector<Cells>& lines) {
+  std::vector<std::size_t> widths(lines.front().size(), 0);
+  for (const Cells& cells : lines) {
+    for (std::size_t i = 0; i < cells.size(); ++i) widths[i] = std::max(widths[i], cells[i].size());
+  }
+  std::string text;
+  for (const Cells& cells : lines) {
+    text += fmt::format("{:<{}}", cells.front(), widths.front());
+    for (std::size_t i = 1; i < cells.size(); ++i) text += fmt::format("  {:>{}}", cells[i], widths[i]);
+    text += "\n";
+  }
+  return text;
+}
+
+std::string facts(const BenchReport& report) {
+  const MachineRates& rates = report.rates;
+  const Plan& plan = report.plan;
+  Table table;
+  table.row("model", "",
+            fmt::format("{}: {}, {}, {} parameters, {}", printable(report.info.name),
+                        printable(report.info.architecture), report.info.quantization,
+                        format_count(report.info.n_parameters), format_bytes(report.info.file_bytes)));
+  table.row("program", "", fmt::format("sluice {} ({})", version(), build_facts()));
+  table.row("machine", "",
+            fmt::format("{}, {} cores usable, {}, {}", printable(report.machine.cpu_model),
+                        report.machine.n_usable_cpus, format_bytes(report.machine.memory_bytes),
+                        printable(report.machine.kernel)));
+  table.row("run", "",
+            fmt::format("{} threads, {}, {}", report.stats.n_threads, report.stats.isa, report.date));
+  table.row("memory", "",
+            plan.fully_resident()
+                ? fmt::format("{} planned, all weights resident", format_bytes(plan.planned_bytes))
+                : fmt::format("budget {}, {} of {} experts cached, {} on the drive",
+                              format_bytes(plan.budget_bytes), plan.n_cached_units, plan.n_units,
+                              format_bytes(plan.streamed_bytes)));
+  table.row("memory read", "",
+            fmt::format("{} measured with {} threads over {}{}", giga(rates.read_bytes_per_second),
+                        rates.n_threads, format_bytes(rates.buffer_bytes),
+                        rates.beyond_cache ? ""
+                                           : "; the budget leaves no larger buffer, so caches helped and no "
+                                             "bound is given"));
+  return table.text();
+}
+
+std::string speed(const BenchReport& report) {
+  std::vector<Cells> lines{
+      {"test", "tok/s", "min", "max", "spread", "ms/token", "weights/token", "memory", "of bound"}};
+  for (const BenchTest& test : report.tests) {
+    const auto fraction = report.fraction_of_bound(test);
+    lines.push_back({test.name, fmt::format("{:.2f}", test.median()), fmt::format("{:.2f}", test.min()),
+                     fmt::format("{:.2f}", test.max()), percent(test.spread()),
+                     fmt::format("{:.3f}", test.ms_per_token()), bytes(test.weight_bytes_per_token()),
+                     giga(test.memory_rate()), fraction ? percent(*fraction) : "-"});
+  }
+  return columns(lines);
+}
+
+std::string drive(const BenchReport& report) {
+  std::vector<Cells> lines{{"test", "read/token", "drive", "hit rate", "stall"}};
+  for (const BenchTest& test : report.tests) {
+    lines.push_back({test.name, bytes(test.drive_bytes_per_token()),
+                     test.io_busy_ns == 0 ? "-" : giga(test.drive_rate()), percent(test.hit_rate()),
+                     percent(test.stall_share())});
+  }
+  return columns(lines);
+}
+
+}  // namespace
+
+std::string bench_table(const BenchReport& report) {
+  std::string text = fmt::format("{}\n{}", facts(report), speed(report));
+  if (!report.plan.fully_resident()) text += fmt::format("\n{}", drive(report));
+  bool is_first = true;
+  for (const BenchTest& test : report.tests) {
+    if (!test.noisy()) continue;
+    text += fmt::format("{}noisy: {}: its repetitions differ by {} of the median\n", is_first ? "\n" : "",
+                        test.name, percent(test.spread()));
+    is_first = false;
+  }
+  return text;
+}
+
+}  // namespace sluice::cli

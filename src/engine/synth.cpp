@@ -1,0 +1,232 @@
+#include "sluice/synth.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <optional>
+
+#include "base/check.hpp"
+#include "base/checked.hpp"
+#include "base/error.hpp"
+#include "engine/synth_blocks.hpp"
+#include "engine/synth_file.hpp"
+#include "engine/synth_shapes.hpp"
+#include "gguf/limits.hpp"
+#include "gguf/writer.hpp"
+#include "kernels/quant.hpp"
+
+namespace sluice {
+namespace {
+
+using engine::BlockPool;
+using engine::Fill;
+using engine::ShapeSpec;
+using engine::SynthRandom;
+using engine::TensorSpec;
+using gguf::TensorType;
+
+constexpr const char* k_mix_name = "Q4_K_M";
+constexpr std::uint32_t k_n_type_ids = 64;
+/// Elements at the end of each embedding row that all rows share: a block of every type.
+constexpr std::uint32_t k_shared_elements = 256;
+/// Exponent of the experts' Zipf distribution at locality 1.
+constexpr double k_full_exponent = 2.0;
+/// Variance that a layer adds to the residual stream, roughly; measured on random weights of several shapes.
+constexpr double k_layer_variance = 0.25;
+
+engine::WeightTypes parse_type(const std::string& name) {
+  if (name == k_mix_name) return {};
+  std::string known;
+  for (const std::string& candidate : synth_types()) known += (known.empty() ? "" : ", ") + candidate;
+  for (std::uint32_t type_id = 0; type_id < k_n_type_ids; ++type_id) {
+    const auto traits = gguf::find_type_traits(type_id);
+    if (traits && name == traits->name && engine::can_synthesize(traits->type)) return {traits->type};
+  }
+  base::fail(ErrorCode::invalid_argument, "weights cannot be synthesized as '{}'; known types are {}", name,
+             known);
+}
+
+std::vector<float> decode(TensorType type, std::span<const std::byte> blocks, std::size_t n_elements) {
+  std::vector<float> values(n_elements);
+  const bool known = kernels::dequantize_row(type, blocks.data(), values.data(), values.size());
+  SLUICE_CHECK(known);
+  return values;
+}
+
+/// Makes the data of one file's tensors.
+class Synthesizer {
+ public:
+  Synthesizer(const ShapeSpec& shape, const SynthOptions& options)
+      : shape_(shape), options_(options), pools_(options.seed) {}
+
+  void write(const TensorSpec& spec, std::uint64_t tensor_idx, const gguf::ByteSink& sink) {
+    // The multiplier spreads neighbouring tensors over all seeds.
+    SynthRandom random(options_.seed + (tensor_idx + 1) * 0xd1342543de82ef95u);
+    switch (spec.fill) {
+      case Fill::ones:
+        return write_floats(std::vector<float>(spec.dims[0], 1.0f), sink);
+      case Fill::rope_factors:
+        return write_floats(rope_factors(spec.dims[0]), sink);
+      case Fill::router:
+        return write_router(spec, random, sink);
+      case Fill::embedding:
+        if (options_.locality > 0) return write_embedding(spec, random, sink);
+        break;
+      case Fill::random:
+        break;
+    }
+    write_random(spec, random, sink);
+  }
+
+ private:
+  static void write_floats(const std::vector<float>& values, const gguf::ByteSink& sink) {
+    sink(std::as_bytes(std::span(values)));
+  }
+
+  /// Every expert begins at a place of its own in the pool.
+  void write_random(const TensorSpec& spec, SynthRandom& random, const gguf::ByteSink& sink) {
+    const BlockPool& pool = pools_.get(spec.type, spec.std_dev);
+    const std::uint64_t n_slices = spec.dims.size() > 2 ? spec.dims[2] : 1;
+    const std::uint64_t n_rows = spec.dims.size() > 1 ? spec.dims[1] : 1;
+    const std::uint64_t n_blocks = spec.dims[0] / gguf::type_traits(spec.type).block_elements * n_rows;
+    for (std::uint64_t slice = 0; slice < n_slices; ++slice)
+      pool.take(random.below(pool.n_blocks()), n_blocks, sink);
+  }
+
+  void write_embedding(const TensorSpec& spec, SynthRandom& random, const gguf::ByteSink& sink) {
+    const BlockPool& pool = pools_.get(spec.type, spec.std_dev);
+    const gguf::TypeTraits& traits = gguf::type_traits(spec.type);
+    const std::size_t n_shared = k_shared_elements / traits.block_elements;
+    const auto shared = pool.bytes().first(n_shared * traits.block_bytes);
+    shared_direction_ = decode(spec.type, shared, k_shared_elements);
+    const std::uint64_t n_own = spec.dims[0] / traits.block_elements - n_shared;
+    for (std::uint64_t row = 0; row < spec.dims[1]; ++row) {
+      pool.take(random.below(pool.n_blocks()), n_own, sink);
+      sink(shared);
+    }
+  }
+
+  void write_router(const TensorSpec& spec, SynthRandom& random, const gguf::ByteSink& sink) {
+    const std::size_t n_embd = spec.dims[0], n_experts = spec.dims[1];
+    std::vector<float> rows(n_embd * n_experts);
+    for (float& value : rows) value = spec.std_dev * random.normal();
+    if (options_.locality > 0) add_popularity(spec, random, rows);
+    write_floats(rows, sink);
+  }
+
+  /// The normalized state has the shared direction c with the length |c| / rms; so c * bias * rms / |c|^2 in
+  /// an expert's row adds `bias` to its logit.
+  void add_popularity(const TensorSpec& spec, SynthRandom& random, std::vector<float>& rows) const {
+    const std::size_t n_embd = spec.dims[0], n_experts = spec.dims[1];
+    std::vector<std::size_t> ranks(n_experts);
+    std::iota(ranks.begin(), ranks.end(), std::size_t{1});
+    for (std::size_t i = n_experts - 1; i > 0; --i) std::swap(ranks[i], ranks[random.below(i + 1)]);
+    double mean_log = 0;
+    for (const std::size_t rank : ranks) mean_log += std::log(static_cast<double>(rank));
+    mean_log /= static_cast<double>(n_experts);
+    double squares = 0;
+    for (const float value : shared_direction_)
+      squares += static_cast<double>(value) * static_cast<double>(value);
+    const double rms = std::sqrt(1.0 + k_layer_variance * (spec.layer_idx + 0.5));
+    for (std::size_t expert = 0; expert < n_experts; ++expert) {
+      const double bias =
+          k_full_exponent * options_.locality * (mean_log - std::log(static_cast<double>(ranks[expert])));
+      const auto gain = static_cast<float>(bias * rms / squares);
+      float* shared_part = rows.data() + (expert + 1) * n_embd - shared_direction_.size();
+      for (std::size_t i = 0; i < shared_direction_.size(); ++i)
+        shared_part[i] += gain * shared_direction_[i];
+    }
+  }
+
+  /// Llama 3.1's scaling: long waves are stretched by 8, short ones not, those between gradually.
+  std::vector<float> rope_factors(std::uint64_t n_factors) const {
+    constexpr double k_factor = 8, k_low = 1, k_high = 4, k_old_context = 8192, k_two_pi = 6.283185307179586;
+    std::vector<float> factors(n_factors);
+    for (std::size_t i = 0; i < factors.size(); ++i) {
+      const double exponent = static_cast<double>(i) / static_cast<double>(n_factors);
+      const double waves =
+          k_old_context / (k_two_pi * std::pow(static_cast<double>(shape_.rope_base), exponent));
+      const double share = std::clamp((waves - k_low) / (k_high - k_low), 0.0, 1.0);
+      factors[i] = static_cast<float>(1.0 / ((1.0 - share) / k_factor + share));
+    }
+    return factors;
+  }
+
+  const ShapeSpec& shape_;
+  const SynthOptions& options_;
+  engine::BlockPools pools_;
+  std::vector<float> shared_direction_;
+};
+
+void check_options(const ShapeSpec& shape, const SynthOptions& options) {
+  if (options.n_layers > shape.n_layers) {
+    base::fail(ErrorCode::invalid_argument, "{} layers were asked for, but {} has {}", options.n_layers,
+               shape.name, shape.n_layers);
+  }
+  if (!(options.locality >= 0 && options.locality <= 1)) {
+    base::fail(ErrorCode::invalid_argument, "the locality is {}, expected 0 to 1", options.locality);
+  }
+}
+
+}  // namespace
+
+std::vector<SynthShape> synth_shapes() {
+  std::vector<SynthShape> shapes;
+  for (const ShapeSpec& shape : engine::shape_specs())
+    shapes.push_back({shape.name, shape.architecture, shape.n_layers, shape.n_experts, shape.n_experts_used});
+  return shapes;
+}
+
+std::vector<std::string> synth_types() {
+  std::vector<std::string> types = {k_mix_name};
+  for (std::uint32_t type_id = 0; type_id < k_n_type_ids; ++type_id) {
+    const auto traits = gguf::find_type_traits(type_id);
+    if (traits && engine::can_synthesize(traits->type)) types.emplace_back(traits->name);
+  }
+  return types;
+}
+
+SynthResult synthesize(const std::filesystem::path& path, const SynthOptions& options,
+                       const SynthProgress& progress) {
+  const ShapeSpec& shape = engine::find_shape(options.shape);
+  const engine::WeightTypes types = parse_type(options.type);
+  check_options(shape, options);
+  SynthResult result;
+  result.n_layers = options.n_layers == 0 ? shape.n_layers : options.n_layers;
+
+  const std::vector<TensorSpec> specs = engine::tensor_specs(shape, types, result.n_layers);
+  gguf::Writer writer;
+  engine::add_metadata(shape, types, result.n_layers, writer.metadata());
+  for (const TensorSpec& spec : specs) {
+    writer.add_tensor(spec.name, spec.type, spec.dims);
+    std::uint64_t n_elements = 1;
+    for (const std::uint64_t dim : spec.dims) n_elements *= dim;
+    result.n_parameters += n_elements;
+  }
+  std::vector<std::byte> header;
+  writer.write_header(
+      [&header](std::span<const std::byte> part) { header.insert(header.end(), part.begin(), part.end()); });
+  const gguf::TensorInfo& last = writer.tensors().back();
+  // The writer pads the last tensor too.
+  result.file_bytes = base::align_up(last.offset_bytes + last.size_bytes, gguf::k_default_alignment_bytes);
+  result.n_tensors = specs.size();
+
+  engine::NewFile file(path, result.file_bytes, options.overwrite);
+  const gguf::ByteSink to_file = [&](std::span<const std::byte> part) {
+    if (options.cancel != nullptr && options.cancel->load())
+      base::fail(ErrorCode::cancelled, "writing {} was stopped", path.string());
+    file.append(part);
+    if (progress) progress(file.n_appended(), result.file_bytes);
+  };
+  to_file(header);
+  Synthesizer synthesizer(shape, options);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    synthesizer.write(specs[i], i,
+                      [&](std::span<const std::byte> part) { writer.append_tensor(part, to_file); });
+  }
+  file.commit();
+  return result;
+}
+
+}  // namespace sluice
