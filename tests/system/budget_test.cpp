@@ -61,14 +61,21 @@ TEST(Budget, PeakMemoryStaysBelowEveryBudget) {
 }
 
 TEST(Budget, BytesReadAreWhatTheKernelCounted) {
-  run_story(floor_bytes() + k_floor_slack);  // The program's own pages are in memory from now on.
-  const nlohmann::json stats = run_story(floor_bytes() + k_floor_slack)["stats"];
-  if (stats["io_backend"].get<std::string>().find("O_DIRECT") == std::string::npos) {
-    GTEST_SKIP() << "the file system here refuses O_DIRECT, so the kernel serves reads from its cache";
+  // The kernel also counts pages of the program and its libraries that were not in memory: the first run
+  // brings them in, and on a machine short of memory they may be gone again, so a few runs may try. A wrong
+  // count never fits.
+  std::uint64_t counted = 0, by_kernel = 1;
+  for (int attempt = 0; attempt < 4 && counted != by_kernel; ++attempt) {
+    const nlohmann::json stats = run_story(floor_bytes() + k_floor_slack)["stats"];
+    if (stats["io_backend"].get<std::string>().find("O_DIRECT") == std::string::npos) {
+      GTEST_SKIP() << "the file system here refuses O_DIRECT, so the kernel serves reads from its cache";
+    }
+    if (stats["kernel_read_bytes"].is_null())
+      GTEST_SKIP() << "the kernel does not count reads per process here";
+    counted = stats["read_bytes"].get<std::uint64_t>();
+    by_kernel = stats["kernel_read_bytes"].get<std::uint64_t>();
   }
-  if (stats["kernel_read_bytes"].is_null())
-    GTEST_SKIP() << "the kernel does not count reads per process here";
-  EXPECT_EQ(stats["read_bytes"].get<std::uint64_t>(), stats["kernel_read_bytes"].get<std::uint64_t>());
+  EXPECT_EQ(counted, by_kernel);
 }
 
 TEST(Budget, BelowTheFloorIsRefusedWithTheFloor) {
