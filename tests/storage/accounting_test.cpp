@@ -13,6 +13,7 @@ namespace sluice::storage {
 namespace {
 
 constexpr std::size_t k_file_bytes = 3 * 1024 * 1024 + 1234;
+constexpr int k_attempts = 4;
 
 struct Source {
   const char* name;
@@ -52,18 +53,26 @@ TEST_P(Accounting, QueueCountsWhatTheKernelFetched) {
     used += (read_window(offset, length, file->alignment_bytes()).length + 4095) / 4096 * 4096;
   }
   ASSERT_LE(used, buffer.size());
-  const std::uint64_t before = *platform::read_storage_bytes();
-  queue.submit(requests);
-  std::vector<ReadResult> results(requests.size());
-  std::size_t n = 0;
-  while (n < results.size()) n += queue.wait(std::span(results).subspan(n), 1);
-  const std::uint64_t fetched = *platform::read_storage_bytes() - before;
-  for (const ReadResult& result : results) EXPECT_EQ(result.error, 0);
-  EXPECT_EQ(queue.statistics().read_bytes, fetched);
   std::uint64_t windows = 0;
-  for (const auto& [offset, length] : ranges)
+  for (const auto& [offset, length] : ranges) {
     windows += read_window(offset, length, file->alignment_bytes()).length;
-  EXPECT_EQ(queue.statistics().read_bytes, windows);
+  }
+  // The kernel also counts pages of this very program that are touched for the first time, so a few tries may
+  // be needed; a wrong count of ours fits in none.
+  std::uint64_t counted = 0, fetched = 1;
+  for (int attempt = 0; attempt < k_attempts && counted != fetched; ++attempt) {
+    const std::uint64_t counted_before = queue.statistics().read_bytes;
+    const std::uint64_t before = *platform::read_storage_bytes();
+    queue.submit(requests);
+    std::vector<ReadResult> results(requests.size());
+    std::size_t n = 0;
+    while (n < results.size()) n += queue.wait(std::span(results).subspan(n), 1);
+    fetched = *platform::read_storage_bytes() - before;
+    counted = queue.statistics().read_bytes - counted_before;
+    for (const ReadResult& result : results) EXPECT_EQ(result.error, 0);
+    EXPECT_EQ(counted, windows);
+  }
+  EXPECT_EQ(counted, fetched);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -76,20 +85,30 @@ TEST(FileAccounting, OpeningAndReadingCountWhatTheKernelFetched) {
   test::WorkDir folder;
   test::write_random_file(folder / "file", k_file_bytes);
   { File::open(folder / "file", true); }  // Settles the pages just written.
-  const auto before = platform::read_storage_bytes();
-  const auto file = File::open(folder / "file", true);
-  const auto after = platform::read_storage_bytes();
-  if (!file->is_direct()) GTEST_SKIP() << "no direct reads here: " << file->why_not_direct();
-  if (!before || !after || *after == *before) GTEST_SKIP() << "direct reads are not counted here";
-  EXPECT_EQ(*after - *before, file->probe_bytes());
+  std::unique_ptr<File> file;
+  std::uint64_t opening = 0;
+  for (int attempt = 0; attempt < k_attempts && (file == nullptr || opening != file->probe_bytes());
+       ++attempt) {
+    const auto before = platform::read_storage_bytes();
+    file = File::open(folder / "file", true);
+    const auto after = platform::read_storage_bytes();
+    if (!file->is_direct()) GTEST_SKIP() << "no direct reads here: " << file->why_not_direct();
+    if (!before || !after || *after == *before) GTEST_SKIP() << "direct reads are not counted here";
+    opening = *after - *before;
+  }
+  EXPECT_EQ(opening, file->probe_bytes());
   std::vector<std::byte> out(k_file_bytes);
   const std::pair<std::uint64_t, std::uint64_t> ranges[] = {
       {0, k_file_bytes}, {777, 1}, {4095, 2}, {k_file_bytes - 3, 3}, {500'000, 1'500'000}};
   for (const auto& [offset, length] : ranges) {
-    std::uint64_t counted = 0;
-    const std::uint64_t start = *platform::read_storage_bytes();
-    file->read(offset, out.data(), length, &counted);
-    EXPECT_EQ(*platform::read_storage_bytes() - start, counted) << offset << " " << length;
+    std::uint64_t counted = 0, fetched = 1;
+    for (int attempt = 0; attempt < k_attempts && counted != fetched; ++attempt) {
+      counted = 0;
+      const std::uint64_t start = *platform::read_storage_bytes();
+      file->read(offset, out.data(), length, &counted);
+      fetched = *platform::read_storage_bytes() - start;
+    }
+    EXPECT_EQ(counted, fetched) << offset << " " << length;
   }
 }
 
