@@ -116,15 +116,14 @@ TEST_F(Generate, AnUnfinishedStopStringIsGivenOutAtTheEnd) {
 }
 
 TEST_F(Generate, AnEndTokenEndsTheAnswerUnlessItIsIgnored) {
-  // A short finished story in the chat form makes the model close its turn soon; if it does not, the claim
-  // cannot be checked.
+  // In the chat form the model closes its turn after a short story.
   Model large = open(2048);
   const std::vector<TokenId> chat = large.tokenizer().encode(
       "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n", true, true);
   Sequence sequence = large.new_sequence();
   GenerateOptions options = greedy(1500);
   const Generation answer = generate(large, sequence, chat, options);
-  if (answer.reason != StopReason::end_token) GTEST_SKIP() << "the story did not end within 1500 tokens";
+  ASSERT_EQ(answer.reason, StopReason::end_token);
   for (const TokenId token : answer.tokens) EXPECT_FALSE(large.tokenizer().is_end_of_generation(token));
   options.ignore_eos = true;
   options.max_tokens = static_cast<std::uint32_t>(answer.tokens.size()) + 3;

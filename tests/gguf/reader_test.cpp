@@ -308,7 +308,7 @@ TEST(Reader, CountsBeyondTheFileAreRefusedAtOnce) {
 TEST(Reader, ReadsTheModelsOfTheCheckout) {
   for (const char* file_name : {"tales-29m-moe-Q4_K_M.gguf", "tales-draft-3.7m-Q8_0.gguf"}) {
     const std::filesystem::path path = test::builtin_model(file_name);
-    if (!std::filesystem::exists(path)) GTEST_SKIP() << "needs " << path;
+    ASSERT_TRUE(std::filesystem::exists(path)) << path;
     const ModelFile model = parse_bytes(test::read_bytes(path), {}, path.string());
     EXPECT_TRUE(model.metadata.get_string("general.architecture"));
     EXPECT_NE(model.find_tensor("token_embd.weight"), nullptr);
