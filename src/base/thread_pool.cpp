@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 
 #include "base/check.hpp"
@@ -37,7 +38,8 @@ void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int n_threads) : n_threads_(n_threads) {
+ThreadPool::ThreadPool(int n_threads)
+    : n_threads_(n_threads), tickets_(static_cast<std::size_t>(std::clamp(n_threads, 1, k_max_threads))) {
   SLUICE_CHECK(n_threads >= 1 && n_threads <= k_max_threads);
   workers_.reserve(static_cast<std::size_t>(n_threads - 1));
   for (int thread = 1; thread < n_threads; ++thread)
@@ -62,7 +64,10 @@ void ThreadPool::run(std::size_t n_chunks, FunctionRef<void(std::size_t, int)> t
   n_chunks_.store(n_chunks, std::memory_order_relaxed);
   n_done_.store(0, std::memory_order_relaxed);
   // Publishes task_ and n_chunks_ to whoever takes a ticket.
-  ticket_.store(std::uint64_t{generation} << 32, std::memory_order_release);
+  for (int thread = 0; thread < n_threads_; ++thread) {
+    tickets_[static_cast<std::size_t>(thread)].next.store(
+        std::uint64_t{generation} << 32 | run_begin(n_chunks, thread), std::memory_order_release);
+  }
   generation_.store(generation, std::memory_order_seq_cst);
   if (n_sleeping_.load(std::memory_order_seq_cst) != 0) futex_wake_all(generation_);
   work_on(generation, 0);
@@ -77,18 +82,27 @@ void ThreadPool::run(std::size_t n_chunks, FunctionRef<void(std::size_t, int)> t
   }
 }
 
+std::uint64_t ThreadPool::run_begin(std::uint64_t n_chunks, int thread) const noexcept {
+  return n_chunks * static_cast<std::uint64_t>(thread) / static_cast<std::uint64_t>(n_threads_);
+}
+
 void ThreadPool::work_on(std::uint64_t generation, int thread) noexcept {
   const std::uint64_t tag = (generation & k_chunk_mask) << 32;
-  std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
-  for (;;) {
-    if ((ticket & ~k_chunk_mask) != tag) return;
-    const std::uint64_t chunk = ticket & k_chunk_mask;
-    if (chunk >= n_chunks_.load(std::memory_order_relaxed)) return;
-    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
-    // The loop cannot end before this chunk is counted, so task_ stays valid.
-    (*task_)(static_cast<std::size_t>(chunk), thread);
-    n_done_.fetch_add(1, std::memory_order_release);
-    ticket = ticket_.load(std::memory_order_acquire);
+  // Its own run first, then what is left of the others'.
+  for (int i = 0; i < n_threads_; ++i) {
+    const int owner = (thread + i) % n_threads_;
+    std::atomic<std::uint64_t>& next = tickets_[static_cast<std::size_t>(owner)].next;
+    std::uint64_t ticket = next.load(std::memory_order_acquire);
+    for (;;) {
+      if ((ticket & ~k_chunk_mask) != tag) return;
+      const std::uint64_t chunk = ticket & k_chunk_mask;
+      if (chunk >= run_begin(n_chunks_.load(std::memory_order_relaxed), owner + 1)) break;
+      if (!next.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
+      // The loop cannot end before this chunk is counted, so task_ stays valid.
+      (*task_)(static_cast<std::size_t>(chunk), thread);
+      n_done_.fetch_add(1, std::memory_order_release);
+      ticket = next.load(std::memory_order_acquire);
+    }
   }
 }
 

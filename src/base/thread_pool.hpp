@@ -13,8 +13,9 @@ namespace sluice::base {
 
 /// A fixed set of workers that share out the chunks of one loop at a time.
 ///
-/// Chunks are handed out dynamically through one atomic counter, so a worker that loses its core delays only
-/// the chunk it holds. Workers spin for some microseconds after a loop, then sleep in the kernel: the next
+/// Every thread begins with a run of neighbouring chunks of its own and takes from the others' when it is done:
+/// neighbouring chunks are neighbouring memory, which hardware prefetchers follow and a chunk of the kernels
+/// asks for ahead, and still a worker that loses its core delays only the chunk it holds. Workers spin for some microseconds after a loop, then sleep in the kernel: the next
 /// loop of a decode step usually follows at once, an idle process uses no CPU. Thread-compatible: one caller
 /// at a time.
 class ThreadPool {
@@ -38,14 +39,18 @@ class ThreadPool {
   using Task = FunctionRef<void(std::size_t, int)>;
   void worker(int thread) noexcept;
   void work_on(std::uint64_t generation, int thread) noexcept;
+  std::uint64_t run_begin(std::uint64_t n_chunks, int thread) const noexcept;
 
   int n_threads_;
   // The current loop: written by run() before `generation_` is raised, read by workers after they saw it.
   const Task* task_ = nullptr;
   std::atomic<std::uint64_t> n_chunks_{0};
-  // Low 32 bits: next chunk; high 32 bits: the generation it belongs to, so that a late worker of an earlier
-  // loop can never take a chunk of the next one.
-  alignas(64) std::atomic<std::uint64_t> ticket_{0};
+  /// One per thread. Low 32 bits: the next chunk of its run; high 32 bits: the generation it belongs to, so that
+  /// a late worker of an earlier loop can never take a chunk of the next one.
+  struct alignas(64) Ticket {
+    std::atomic<std::uint64_t> next{0};
+  };
+  std::vector<Ticket> tickets_;
   alignas(64) std::atomic<std::uint64_t> n_done_{0};
   alignas(64) std::atomic<std::uint32_t> generation_{0};
   std::atomic<std::uint32_t> n_sleeping_{0};

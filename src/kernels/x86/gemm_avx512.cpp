@@ -6,7 +6,7 @@
 #include "kernels/x86/pack_q32.hpp"
 #include "kernels/x86/pack_k.hpp"
 #include "kernels/x86/panel_dot.hpp"
-#include "kernels/x86/fused_dot.hpp"
+#include "kernels/x86/row_dot_avx512.hpp"
 #include "kernels/x86/gemm_int8.hpp"
 #include "kernels/x86/gemm_float.hpp"
 #include "kernels/x86/quantize.hpp"

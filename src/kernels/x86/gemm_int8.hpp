@@ -1,6 +1,7 @@
 #pragma once
 
-// The driver of the 8-bit kernels. Include after panel_dot.hpp and fused_dot.hpp.
+// The driver of the 8-bit kernels. Include after panel_dot.hpp and, where k_row_dot,
+// row_dot_avx512.hpp.
 //
 // k_panels * k_lanes weight rows are decoded once, 256 elements at a time, into panels on the stack; every
 // activation row is then multiplied with the panels.
@@ -27,9 +28,9 @@ struct KStep {
                                    Panel& panel) noexcept {
     Format::pack(p, stride, panel, PanelSink{panel.w});
   }
-  static SLUICE_INLINE void fused(const std::uint8_t* p, std::size_t stride, const XView& x, std::size_t,
-                                  float* sums) noexcept {
-    fused_k<Format>(p, stride, x, sums);
+  static SLUICE_INLINE void by_rows(const std::uint8_t* p, std::size_t stride, const XView& x, std::size_t,
+                                    float* sums) noexcept {
+    RowDot<Format>::run(p, stride, x, sums);
   }
   template <int P, int T>
   static SLUICE_INLINE void dot(const Panel* panel, const XView& x, std::size_t, float* sums) noexcept {
@@ -54,9 +55,9 @@ struct Q32Step {
       if constexpr (Format::k_has_min) storef(panel.m + b * k_lanes, m);
     }
   }
-  static SLUICE_INLINE void fused(const std::uint8_t* p, std::size_t stride, const XView& x,
-                                  std::size_t n_blocks, float* sums) noexcept {
-    fused_q32<Format>(p, stride, x, n_blocks, sums);
+  static SLUICE_INLINE void by_rows(const std::uint8_t* p, std::size_t stride, const XView& x,
+                                    std::size_t n_blocks, float* sums) noexcept {
+    RowDot<Format>::run(p, stride, x, n_blocks, sums);
   }
   template <int P, int T>
   static SLUICE_INLINE void dot(const Panel* panel, const XView& x, std::size_t n_blocks,
@@ -143,9 +144,9 @@ SLUICE_NOINLINE void gemm_rows(const Task& task, std::size_t n_rows, std::size_t
       last_stride = Step::k_bytes;
     }
     bool done = false;
-    if constexpr (k_fused && P == 1) {
+    if constexpr (k_row_dot && P == 1) {
       done = task.n_x == 1;
-      if (done) Step::fused(last, last_stride, view, n_blocks, sums);
+      if (done) Step::by_rows(last, last_stride, view, n_blocks, sums);
     }
     if (!done) {
       for (int p = 0; p < P - 1; ++p) {
@@ -188,7 +189,9 @@ void gemm(const void* w, std::size_t w_row_bytes, std::size_t n_rows, const void
                       layout,
                       y + j * y_stride + i,
                       y_stride};
-      const std::size_t n_next = after < tile_rows ? after : tile_rows;
+      // A thread that computes one row goes on with the neighbouring rows, which are asked for even past the
+      // end of this call: an address that does not exist is not an error.
+      const std::size_t n_next = n_x == 1 ? k_lanes : after < tile_rows ? after : tile_rows;
       if (rows > k_lanes) {
         gemm_rows<Step, k_panels>(task, rows, n_next);
       } else {

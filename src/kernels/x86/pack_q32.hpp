@@ -6,7 +6,7 @@
 //
 // A panel stores the elements of k_lanes rows in groups of four: vector g holds elements 4g .. 4g+3 of row r
 // in its 32-bit lane r. Stored values are unsigned unless the format is wide; the true value is stored -
-// k_offset. A packer hands its vectors to a sink: PanelSink writes the panel, DotSink multiplies at once.
+// k_offset. A packer hands its vectors to a sink, which writes the panel.
 
 namespace sluice::kernels::x86 {
 namespace {
@@ -71,7 +71,7 @@ struct Q41 {
 };
 
 struct Q50 {
-  static constexpr int k_block_bytes = 22, k_max = 31, k_offset = 16;
+  static constexpr int k_block_bytes = 22, k_max = 31, k_offset = 16, k_fifth_bits_at = 2;
   static constexpr bool k_wide = false, k_has_min = false;
   template <class Sink>
   static SLUICE_INLINE void pack(const std::uint8_t* p, std::size_t stride, Sink&& sink, Floats& d,
@@ -83,7 +83,7 @@ struct Q50 {
 };
 
 struct Q51 {
-  static constexpr int k_block_bytes = 24, k_max = 31, k_offset = 0;
+  static constexpr int k_block_bytes = 24, k_max = 31, k_offset = 0, k_fifth_bits_at = 4;
   static constexpr bool k_wide = false, k_has_min = true;
   template <class Sink>
   static SLUICE_INLINE void pack(const std::uint8_t* p, std::size_t stride, Sink&& sink, Floats& d,
@@ -118,25 +118,29 @@ SLUICE_INLINE Ints iq4_values() noexcept {
 struct Iq4Nl {
   static constexpr int k_block_bytes = 18, k_max = 255, k_offset = k_wide_bias;
   static constexpr bool k_wide = true, k_has_min = false;
+  static SLUICE_INLINE Ints table() noexcept { return bias_wide(iq4_values()); }
   template <class Sink>
   static SLUICE_INLINE void pack(const std::uint8_t* p, std::size_t stride, Sink&& sink, Floats& d,
                                  Floats&) noexcept {
     d = half_to_float(transpose(p, stride).v0);
-    const Ints table = bias_wide(iq4_values());
-    put_nibbles(transpose(p + 2, stride), sink, [&](Ints v, int) noexcept { return lookup(table, v); });
+    const Ints values = table();
+    put_nibbles(transpose(p + 2, stride), sink, [&](Ints v, int) noexcept { return lookup(values, v); });
   }
 };
 
 /// OCP microscaling FP4 (E2M1) with a shared power of two; the table holds twice the value plus 12.
 struct Mxfp4 {
   static constexpr int k_block_bytes = 17, k_max = 24, k_offset = 12;
-  static constexpr bool k_wide = false, k_has_min = false;
+  static constexpr bool k_wide = false, k_has_min = false, k_exponent_scale = true;
+  static SLUICE_INLINE Ints table() noexcept {
+    return broadcast128(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+  }
   template <class Sink>
   static SLUICE_INLINE void pack(const std::uint8_t* p, std::size_t stride, Sink&& sink, Floats& d,
                                  Floats&) noexcept {
     d = exponent_to_float(bit_and(transpose(p, stride).v0, set32(0xFF)));
-    const Ints table = broadcast128(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
-    put_nibbles(transpose(p + 1, stride), sink, [&](Ints v, int) noexcept { return lookup(table, v); });
+    const Ints values = table();
+    put_nibbles(transpose(p + 1, stride), sink, [&](Ints v, int) noexcept { return lookup(values, v); });
   }
 };
 

@@ -19,6 +19,10 @@ struct alignas(64) Q32Panel {
   float m[8 * k_lanes];
 };
 
+/// One activation row times the rows of a tile, for sets on which that needs no panel (k_row_dot).
+template <class Format>
+struct RowDot;
+
 /// Where a step's parts of some activation rows lie; the rows are row_bytes apart.
 struct XView {
   const std::uint8_t* q;

@@ -210,7 +210,7 @@ SLUICE_INLINE Ints signed_scale(Ints v) noexcept {
   return sra16<8>(pick<-1, B, -1, B>(v));
 }
 
-constexpr bool k_fused = false;  ///< The products of several groups share 16-bit sums, which needs a panel.
+constexpr bool k_row_dot = false;  ///< One activation row takes the way of many.
 /// acc + a.lo * b.lo + a.hi * b.hi of the 16-bit halves of each lane.
 SLUICE_INLINE Ints dot16(Ints acc, Ints a, Ints b) noexcept {
   return add32(acc, _mm256_madd_epi16(a, b));
