@@ -22,7 +22,7 @@ struct MachineRates {
   int n_threads = 0;
   std::uint64_t buffer_bytes = 0;    ///< Memory that was read, over and over.
   std::uint64_t cache_bytes = 0;     ///< The last-level cache, 0 where the system does not say.
-  double read_bytes_per_second = 0;  ///< Reading memory in order with all threads: the fastest of `n_passes`.
+  double read_bytes_per_second = 0;  ///< Reading memory in order with all threads: the median of `n_passes`.
   std::uint32_t n_passes = 0;
   /// The buffer was large enough that caches could hold little of it. Otherwise the rate is higher than that
   /// of memory.

@@ -13,11 +13,11 @@ namespace sluice::base {
 
 /// A fixed set of workers that share out the chunks of one loop at a time.
 ///
-/// Every thread begins with a run of neighbouring chunks of its own and takes from the others' when it is done:
-/// neighbouring chunks are neighbouring memory, which hardware prefetchers follow and a chunk of the kernels
-/// asks for ahead, and still a worker that loses its core delays only the chunk it holds. Workers spin for some microseconds after a loop, then sleep in the kernel: the next
-/// loop of a decode step usually follows at once, an idle process uses no CPU. Thread-compatible: one caller
-/// at a time.
+/// Every thread begins with a run of neighbouring chunks of its own and takes from the others' when it is
+/// done: neighbouring chunks are neighbouring memory, which hardware prefetchers follow and a chunk of the
+/// kernels asks for ahead, and still a worker that loses its core delays only the chunk it holds. Workers
+/// spin for some microseconds after a loop, then sleep in the kernel: the next loop of a decode step usually
+/// follows at once, an idle process uses no CPU. Thread-compatible: one caller at a time.
 class ThreadPool {
  public:
   /// `n_threads` counts the caller, so 1 starts no worker. Requires 1 <= n_threads <= k_max_threads.
@@ -45,8 +45,8 @@ class ThreadPool {
   // The current loop: written by run() before `generation_` is raised, read by workers after they saw it.
   const Task* task_ = nullptr;
   std::atomic<std::uint64_t> n_chunks_{0};
-  /// One per thread. Low 32 bits: the next chunk of its run; high 32 bits: the generation it belongs to, so that
-  /// a late worker of an earlier loop can never take a chunk of the next one.
+  /// One per thread. Low 32 bits: the next chunk of its run; high 32 bits: the generation it belongs to, so
+  /// that a late worker of an earlier loop can never take a chunk of the next one.
   struct alignas(64) Ticket {
     std::atomic<std::uint64_t> next{0};
   };

@@ -20,7 +20,10 @@ using Vector = hn::Vec<Floats>;
 
 void widen(const std::uint16_t* src, std::size_t src_stride, std::size_t n_rows, std::size_t n, float* dst,
            std::size_t dst_stride) noexcept {
+  const std::size_t block = n_rows * src_stride;
   for (std::size_t row = 0; row < n_rows; ++row, src += src_stride, dst += dst_stride) {
+    // The next call most likely wants the next rows. An address that does not exist is not an error.
+    for (std::size_t i = 0; i < n; i += 32) __builtin_prefetch(src + block + i);
     std::size_t i = 0;
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
     const Floats d;

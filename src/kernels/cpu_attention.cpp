@@ -43,10 +43,14 @@ void CpuOps::store_kv(Rows k, Rows v, const KvShape& shape, std::uint32_t layer,
     const std::uint32_t position = rows[row].position;
     const std::size_t slot = position % KvShape::page_tokens;
     std::byte* base = rows[row].pages[position / KvShape::page_tokens] + layer * shape.layer_bytes();
-    math_.to_f16(k.data + std::size_t{row} * k.stride,
-                 reinterpret_cast<std::uint16_t*>(base) + slot * k.n_cols, k.n_cols);
-    math_.to_f16(v.data + std::size_t{row} * v.stride,
-                 reinterpret_cast<std::uint16_t*>(base + shape.k_bytes()) + slot * v.n_cols, v.n_cols);
+    const auto store = [&](const float* from, std::byte* to, std::size_t dim) {
+      auto* out = reinterpret_cast<std::uint16_t*>(to) + slot * dim;
+      for (std::uint32_t head = 0; head < shape.n_kv_heads; ++head) {
+        math_.to_f16(from + head * dim, out + head * KvShape::page_tokens * dim, dim);
+      }
+    };
+    store(k.data + std::size_t{row} * k.stride, base, shape.k_head_dim);
+    store(v.data + std::size_t{row} * v.stride, base + shape.k_bytes(), shape.v_head_dim);
   });
 }
 
@@ -132,8 +136,7 @@ void attend_segment(const AttentionMath& math, const Pass& pass, const Unit& uni
   const KvShape& shape = pass.shape;
   const std::size_t start = segment * k_segment;
   const Range all = within(all_visible(pass, unit), segment);
-  const std::size_t k_row = std::size_t{shape.n_kv_heads} * shape.k_head_dim;
-  const std::size_t v_row = std::size_t{shape.n_kv_heads} * shape.v_head_dim;
+  const std::size_t head_start = std::size_t{unit.kv_head} * KvShape::page_tokens;
   std::byte* const* pages = pass.rows[unit.first_row].pages;
   const auto layer_of = [&](std::size_t position) {
     return pages[position / KvShape::page_tokens] + pass.layer * shape.layer_bytes();
@@ -144,9 +147,9 @@ void attend_segment(const AttentionMath& math, const Pass& pass, const Unit& uni
 
   for (std::size_t block = all.begin / k_key_block * k_key_block; block < all.end; block += k_key_block) {
     const auto* keys = reinterpret_cast<const std::uint16_t*>(layer_of(block)) +
-                       block % KvShape::page_tokens * k_row + std::size_t{unit.kv_head} * shape.k_head_dim;
+                       (head_start + block % KvShape::page_tokens) * shape.k_head_dim;
     // Keys after the last visible one may never have been written; what they give is masked.
-    math.widen(keys, k_row, k_key_block, shape.k_head_dim, key_space, pass.k_stride);
+    math.widen(keys, shape.k_head_dim, k_key_block, shape.k_head_dim, key_space, pass.k_stride);
     for (std::uint32_t row = 0; row < unit.n_rows; ++row) {
       const Range own = range_of(row);
       if (own.empty() || own.begin >= block + k_key_block || own.end <= block) continue;
@@ -175,8 +178,8 @@ void attend_segment(const AttentionMath& math, const Pass& pass, const Unit& uni
   for (std::size_t block = all.begin / step * step; block < all.end; block += step) {
     const std::size_t begin = std::max(block, all.begin), end = std::min(block + step, all.end);
     const auto* values = reinterpret_cast<const std::uint16_t*>(layer_of(begin) + shape.k_bytes()) +
-                         begin % KvShape::page_tokens * v_row + std::size_t{unit.kv_head} * shape.v_head_dim;
-    math.widen(values, v_row, end - begin, shape.v_head_dim, value_space, pass.v_stride);
+                         (head_start + begin % KvShape::page_tokens) * shape.v_head_dim;
+    math.widen(values, shape.v_head_dim, end - begin, shape.v_head_dim, value_space, pass.v_stride);
     for (std::uint32_t row = 0; row < unit.n_rows; ++row) {
       const Range own = range_of(row);
       const std::size_t first = std::max(begin, own.begin), last = std::min(end, own.end);

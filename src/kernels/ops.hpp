@@ -52,8 +52,8 @@ struct RopeParams {
 };
 
 /// Shape of the paged KV cache. A page holds `page_tokens` consecutive positions of all layers; within it
-/// layer l starts at l * layer_bytes() with K [page_tokens, n_kv_heads, k_head_dim] then V [page_tokens,
-/// n_kv_heads, v_head_dim], both f16.
+/// layer l starts at l * layer_bytes() with K [n_kv_heads, page_tokens, k_head_dim] then V [n_kv_heads,
+/// page_tokens, v_head_dim], both f16: attention reads one head at a time, so what it reads is contiguous.
 struct KvShape {
   std::uint32_t n_layers = 0;
   std::uint32_t n_kv_heads = 0;

@@ -86,7 +86,7 @@ StreamRead measure_stream_read(std::span<std::uint64_t> words, base::ThreadPool&
   };
   StreamRead result;
   result.checksum = pass();
-  std::uint64_t best_ns = UINT64_MAX;
+  std::vector<std::uint64_t> pass_ns;
   const std::uint64_t start = base::now_ns();
   std::uint64_t now = start;
   while (result.n_passes < k_max_passes && (result.n_passes < k_min_passes || now - start < k_measure_ns)) {
@@ -94,10 +94,13 @@ StreamRead measure_stream_read(std::span<std::uint64_t> words, base::ThreadPool&
     const std::uint64_t checksum = pass();
     now = base::now_ns();
     SLUICE_CHECK(checksum == result.checksum);
-    best_ns = std::min(best_ns, std::max<std::uint64_t>(now - before, 1));
+    pass_ns.push_back(std::max<std::uint64_t>(now - before, 1));
     ++result.n_passes;
   }
-  result.bytes_per_second = static_cast<double>(words.size_bytes()) * 1e9 / static_cast<double>(best_ns);
+  // The median, as for whatever is compared with it: the best pass is luck on a shared machine.
+  std::nth_element(pass_ns.begin(), pass_ns.begin() + result.n_passes / 2, pass_ns.end());
+  const std::uint64_t median_ns = pass_ns[result.n_passes / 2];
+  result.bytes_per_second = static_cast<double>(words.size_bytes()) * 1e9 / static_cast<double>(median_ns);
   return result;
 }
 

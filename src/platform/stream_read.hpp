@@ -18,7 +18,7 @@ std::uint64_t sum_words(std::span<const std::uint64_t> words) noexcept;
 
 /// How fast memory was read.
 struct StreamRead {
-  double bytes_per_second = 0;  ///< Of the fastest pass.
+  double bytes_per_second = 0;  ///< Of the median pass.
   std::uint32_t n_passes = 0;   ///< That were timed.
   std::uint64_t checksum = 0;   ///< Of one pass. Makes the reads needed, and tests can compare it.
 };

@@ -37,18 +37,19 @@ class Sequence {
 
   RowPosition at(std::uint32_t position) const { return {pages_.data(), position}; }
   double key(std::uint32_t position, std::uint32_t head, std::uint32_t i) const {
-    return value_at(position, 0, head * shape_.k_head_dim + i, shape_.n_kv_heads * shape_.k_head_dim);
+    return value_at(position, 0, head, i, shape_.k_head_dim);
   }
   double value(std::uint32_t position, std::uint32_t head, std::uint32_t i) const {
-    return value_at(position, shape_.k_bytes() / 2, head * shape_.v_head_dim + i,
-                    shape_.n_kv_heads * shape_.v_head_dim);
+    return value_at(position, shape_.k_bytes() / 2, head, i, shape_.v_head_dim);
   }
 
  private:
-  double value_at(std::uint32_t position, std::size_t part, std::uint32_t i, std::uint32_t row) const {
+  double value_at(std::uint32_t position, std::size_t part, std::uint32_t head, std::uint32_t i,
+                  std::uint32_t dim) const {
     const auto& page = storage_[position / KvShape::page_tokens];
     const std::size_t slot = position % KvShape::page_tokens;
-    return f16_to_f32(page[k_layer * shape_.layer_bytes() / 2 + part + slot * row + i]);
+    const std::size_t row = head * std::size_t{KvShape::page_tokens} + slot;
+    return f16_to_f32(page[k_layer * shape_.layer_bytes() / 2 + part + row * dim + i]);
   }
   KvShape shape_;
   std::vector<std::vector<std::uint16_t>> storage_;
@@ -198,14 +199,15 @@ TEST(Attention, StoresKeysAndValuesRoundedToNearest) {
   std::byte* pages[2] = {nullptr, reinterpret_cast<std::byte*>(page.data())};
   const RowPosition row{pages, 64 + 63};
   table->store_kv(k, v, shape, 2, {&row, 1});
-  const std::size_t k_at = 2 * shape.layer_bytes() / 2 + 63 * 48,
-                    v_at = (2 * shape.layer_bytes() + shape.k_bytes()) / 2 + 63 * 80;
-  for (std::size_t i = 0; i < page.size(); ++i) {
-    std::uint16_t expected = 0x1234;
-    if (i >= k_at && i < k_at + 48) expected = f32_to_f16(k.at(0)[i - k_at]);
-    if (i >= v_at && i < v_at + 80) expected = f32_to_f16(v.at(0)[i - v_at]);
-    ASSERT_EQ(page[i], expected) << i;
+  std::vector<std::uint16_t> expected(page.size(), 0x1234);
+  const std::size_t k_at = 2 * shape.layer_bytes() / 2, v_at = k_at + shape.k_bytes() / 2;
+  for (std::size_t head = 0; head < 2; ++head) {
+    for (std::size_t i = 0; i < 24; ++i)
+      expected[k_at + (head * 64 + 63) * 24 + i] = f32_to_f16(k.at(0)[head * 24 + i]);
+    for (std::size_t i = 0; i < 40; ++i)
+      expected[v_at + (head * 64 + 63) * 40 + i] = f32_to_f16(v.at(0)[head * 40 + i]);
   }
+  EXPECT_EQ(page, expected);
 }
 
 /// One sequence read by a prefill-like batch and rows of other sequences; every row must have the bits it has
