@@ -39,7 +39,7 @@ void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept {
 }  // namespace
 
 ThreadPool::ThreadPool(int n_threads)
-    : n_threads_(n_threads), tickets_(static_cast<std::size_t>(std::clamp(n_threads, 1, k_max_threads))) {
+    : n_threads_(n_threads), runs_(static_cast<std::size_t>(std::clamp(n_threads, 1, k_max_threads))) {
   SLUICE_CHECK(n_threads >= 1 && n_threads <= k_max_threads);
   workers_.reserve(static_cast<std::size_t>(n_threads - 1));
   for (int thread = 1; thread < n_threads; ++thread)
@@ -61,16 +61,17 @@ void ThreadPool::run(std::size_t n_chunks, FunctionRef<void(std::size_t, int)> t
   }
   const std::uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
   task_ = &task;
-  n_chunks_.store(n_chunks, std::memory_order_relaxed);
   n_done_.store(0, std::memory_order_relaxed);
-  // Publishes task_ and n_chunks_ to whoever takes a ticket.
-  for (int thread = 0; thread < n_threads_; ++thread) {
-    tickets_[static_cast<std::size_t>(thread)].next.store(
-        std::uint64_t{generation} << 32 | run_begin(n_chunks, thread), std::memory_order_release);
+  // Publishes the two above to whoever takes a chunk. The end lies in the same word as the next chunk, so a late
+  // worker of an earlier loop can never take one by the new loop's number and the old loop's place.
+  const std::size_t n_runs = runs_.size();
+  for (std::size_t i = 0; i < n_runs; ++i) {
+    runs_[i].next_and_end.store(n_chunks * (i + 1) / n_runs << 32 | n_chunks * i / n_runs,
+                                std::memory_order_release);
   }
   generation_.store(generation, std::memory_order_seq_cst);
   if (n_sleeping_.load(std::memory_order_seq_cst) != 0) futex_wake_all(generation_);
-  work_on(generation, 0);
+  work_on(0);
   // Other threads may still hold a chunk. They are computing, so a short spin usually ends it; if a worker
   // lost its core, yielding lets it have ours.
   std::uint64_t spin_until = 0;
@@ -82,26 +83,20 @@ void ThreadPool::run(std::size_t n_chunks, FunctionRef<void(std::size_t, int)> t
   }
 }
 
-std::uint64_t ThreadPool::run_begin(std::uint64_t n_chunks, int thread) const noexcept {
-  return n_chunks * static_cast<std::uint64_t>(thread) / static_cast<std::uint64_t>(n_threads_);
-}
-
-void ThreadPool::work_on(std::uint64_t generation, int thread) noexcept {
-  const std::uint64_t tag = (generation & k_chunk_mask) << 32;
+void ThreadPool::work_on(int thread) noexcept {
   // Its own run first, then what is left of the others'.
   for (int i = 0; i < n_threads_; ++i) {
-    const int owner = (thread + i) % n_threads_;
-    std::atomic<std::uint64_t>& next = tickets_[static_cast<std::size_t>(owner)].next;
-    std::uint64_t ticket = next.load(std::memory_order_acquire);
+    std::atomic<std::uint64_t>& run = runs_[static_cast<std::size_t>((thread + i) % n_threads_)].next_and_end;
+    std::uint64_t seen = run.load(std::memory_order_acquire);
     for (;;) {
-      if ((ticket & ~k_chunk_mask) != tag) return;
-      const std::uint64_t chunk = ticket & k_chunk_mask;
-      if (chunk >= run_begin(n_chunks_.load(std::memory_order_relaxed), owner + 1)) break;
-      if (!next.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
-      // The loop cannot end before this chunk is counted, so task_ stays valid.
+      const std::uint64_t chunk = seen & k_chunk_mask;
+      if (chunk == seen >> 32) break;
+      if (!run.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) continue;
+      // Taken from the loop that is under way, whichever this thread was woken for: it cannot end before this
+      // chunk is counted, so task_ stays valid.
       (*task_)(static_cast<std::size_t>(chunk), thread);
       n_done_.fetch_add(1, std::memory_order_release);
-      ticket = next.load(std::memory_order_acquire);
+      seen = run.load(std::memory_order_acquire);
     }
   }
 }
@@ -127,7 +122,7 @@ void ThreadPool::worker(int thread) noexcept {
     }
     if (stop_.load()) return;
     seen = current;
-    work_on(current, thread);
+    work_on(thread);
   }
 }
 

@@ -38,19 +38,16 @@ class ThreadPool {
  private:
   using Task = FunctionRef<void(std::size_t, int)>;
   void worker(int thread) noexcept;
-  void work_on(std::uint64_t generation, int thread) noexcept;
-  std::uint64_t run_begin(std::uint64_t n_chunks, int thread) const noexcept;
+  void work_on(int thread) noexcept;
 
   int n_threads_;
-  // The current loop: written by run() before `generation_` is raised, read by workers after they saw it.
+  // The current loop: written by run() before it hands out chunks, read by threads that took one.
   const Task* task_ = nullptr;
-  std::atomic<std::uint64_t> n_chunks_{0};
-  /// One per thread. Low 32 bits: the next chunk of its run; high 32 bits: the generation it belongs to, so
-  /// that a late worker of an earlier loop can never take a chunk of the next one.
-  struct alignas(64) Ticket {
-    std::atomic<std::uint64_t> next{0};
+  /// One per thread: its neighbouring chunks. Low 32 bits the next one, high 32 bits their end.
+  struct alignas(64) Run {
+    std::atomic<std::uint64_t> next_and_end{0};
   };
-  std::vector<Ticket> tickets_;
+  std::vector<Run> runs_;
   alignas(64) std::atomic<std::uint64_t> n_done_{0};
   alignas(64) std::atomic<std::uint32_t> generation_{0};
   std::atomic<std::uint32_t> n_sleeping_{0};

@@ -36,6 +36,20 @@ TEST(ThreadPool, KeepsLoopsApartWhenTheyFollowAtOnce) {
   EXPECT_EQ(total, 20'000u * 15u);
 }
 
+TEST(ThreadPool, KeepsLoopsOfDifferentSizesApart) {
+  // A worker that is late for a short loop must not take a chunk of the longer one that follows by mistake.
+  ThreadPool pool(4);
+  std::uint64_t total = 0, expected = 0;
+  for (std::size_t loop = 0; loop < 50'000; ++loop) {
+    const std::size_t n_chunks = 2 + loop * 7 % 23;
+    std::uint64_t values[32] = {};
+    pool.run(n_chunks, [&](std::size_t chunk, int) { values[chunk] += chunk + 1; });
+    for (std::uint64_t value : values) total += value;
+    expected += n_chunks * (n_chunks + 1) / 2;
+  }
+  EXPECT_EQ(total, expected);
+}
+
 TEST(ThreadPool, WakesSleepingWorkers) {
   ThreadPool pool(2);
   for (int round = 0; round < 5; ++round) {
