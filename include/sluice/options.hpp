@@ -23,6 +23,8 @@ struct OpenOptions {
   /// Worker threads, the caller included. 0: the cores this process may use.
   int n_threads = 0;
   CachePolicy policy = CachePolicy::lfru;
+  /// Reads the experts that the next layer will probably use while the drive is idle.
+  bool look_ahead = true;
   IoBackend io = IoBackend::automatic;
   /// Overrides the file's tokenizer.ggml.pre.
   std::string pre_tokenizer;

@@ -28,9 +28,12 @@ struct Stats {
   std::uint64_t n_hits = 0;
   std::uint64_t n_misses = 0;
   std::uint64_t n_joins = 0;  ///< Wanted while already being read.
+  /// Look-ahead: units it began to read before they were wanted, those of them that were wanted next (neither
+  /// hits, joins nor misses), and those that left unused.
+  std::uint64_t n_ahead = 0, n_ahead_used = 0, n_ahead_wasted = 0;
+  std::uint64_t n_wanted() const noexcept { return n_hits + n_joins + n_misses + n_ahead_used; }
   double hit_rate() const noexcept {
-    const std::uint64_t total = n_hits + n_joins + n_misses;
-    return total == 0 ? 1.0 : static_cast<double>(n_hits) / static_cast<double>(total);
+    return n_wanted() == 0 ? 1.0 : static_cast<double>(n_hits) / static_cast<double>(n_wanted());
   }
   // The drive.
   std::string io_backend;             ///< "io_uring, O_DIRECT" and the like, with the reason for a fallback.

@@ -62,8 +62,8 @@ void ThreadPool::run(std::size_t n_chunks, FunctionRef<void(std::size_t, int)> t
   const std::uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
   task_ = &task;
   n_done_.store(0, std::memory_order_relaxed);
-  // Publishes the two above to whoever takes a chunk. The end lies in the same word as the next chunk, so a late
-  // worker of an earlier loop can never take one by the new loop's number and the old loop's place.
+  // Publishes the two above to whoever takes a chunk. The end lies in the same word as the next chunk, so a
+  // late worker of an earlier loop can never take one by the new loop's number and the old loop's place.
   const std::size_t n_runs = runs_.size();
   for (std::size_t i = 0; i < n_runs; ++i) {
     runs_[i].next_and_end.store(n_chunks * (i + 1) / n_runs << 32 | n_chunks * i / n_runs,

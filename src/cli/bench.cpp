@@ -78,6 +78,8 @@ void add_counters(BenchTest& test, const Stats& before, const Stats& after) {
   test.n_hits += after.n_hits - before.n_hits;
   test.n_joins += after.n_joins - before.n_joins;
   test.n_misses += after.n_misses - before.n_misses;
+  test.n_ahead += after.n_ahead - before.n_ahead;
+  test.n_ahead_used += after.n_ahead_used - before.n_ahead_used;
 }
 
 /// One model and the one sequence that all tests use.
@@ -198,11 +200,15 @@ double BenchTest::drive_rate() const {
   return io_busy_ns == 0 ? 0 : static_cast<double>(unit_read_bytes) * 1e9 / static_cast<double>(io_busy_ns);
 }
 double BenchTest::hit_rate() const {
-  const std::uint64_t n_wanted = n_hits + n_joins + n_misses;
+  const std::uint64_t n_wanted = n_hits + n_joins + n_misses + n_ahead_used;
   return n_wanted == 0 ? 1 : static_cast<double>(n_hits) / static_cast<double>(n_wanted);
 }
 double BenchTest::stall_share() const {
   return elapsed_ns == 0 ? 0 : static_cast<double>(stall_ns) / static_cast<double>(elapsed_ns);
+}
+
+double BenchTest::busy_share() const {
+  return elapsed_ns == 0 ? 0 : static_cast<double>(io_busy_ns) / static_cast<double>(elapsed_ns);
 }
 
 std::optional<double> BenchReport::fraction_of_bound(const BenchTest& test) const {

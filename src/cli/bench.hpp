@@ -25,6 +25,8 @@ struct BenchTest {
   std::uint64_t weight_bytes = 0;
   std::uint64_t unit_read_bytes = 0, io_busy_ns = 0, stall_ns = 0;
   std::uint64_t n_hits = 0, n_joins = 0, n_misses = 0;
+  std::uint64_t n_ahead = 0,
+                n_ahead_used = 0;  ///< Units that look-ahead read, and those that were wanted next.
 
   double median() const;  ///< Tokens per second; 0 before the first repetition, as the others.
   double min() const;
@@ -38,6 +40,7 @@ struct BenchTest {
   double drive_rate() const;   ///< Bytes per second while a read was in flight.
   double hit_rate() const;     ///< 1 when no expert was wanted.
   double stall_share() const;  ///< Of the time, waiting for experts.
+  double busy_share() const;   ///< Of the time, with a read in flight.
 };
 
 struct BenchReport {

@@ -83,11 +83,15 @@ std::string speed(const BenchReport& report) {
 }
 
 std::string drive(const BenchReport& report) {
-  std::vector<Cells> lines{{"test", "read/token", "drive", "hit rate", "stall"}};
+  std::vector<Cells> lines{{"test", "read/token", "drive", "busy", "hit rate", "ahead", "used", "stall"}};
   for (const BenchTest& test : report.tests) {
-    lines.push_back({test.name, bytes(test.drive_bytes_per_token()),
-                     test.io_busy_ns == 0 ? "-" : giga(test.drive_rate()), percent(test.hit_rate()),
-                     percent(test.stall_share())});
+    lines.push_back(
+        {test.name, bytes(test.drive_bytes_per_token()), test.io_busy_ns == 0 ? "-" : giga(test.drive_rate()),
+         percent(test.busy_share()), percent(test.hit_rate()), fmt::format("{}", test.n_ahead),
+         test.n_ahead == 0
+             ? "-"
+             : percent(static_cast<double>(test.n_ahead_used) / static_cast<double>(test.n_ahead)),
+         percent(test.stall_share())});
   }
   return columns(lines);
 }

@@ -73,6 +73,9 @@ Json stats_json(const Stats& stats) {
       {"n_hits", stats.n_hits},
       {"n_joins", stats.n_joins},
       {"n_misses", stats.n_misses},
+      {"n_ahead", stats.n_ahead},
+      {"n_ahead_used", stats.n_ahead_used},
+      {"n_ahead_wasted", stats.n_ahead_wasted},
       {"hit_rate", stats.hit_rate()},
       {"io_backend", stats.io_backend},
       {"read_bytes", stats.read_bytes()},
@@ -138,8 +141,11 @@ Json test_json(const BenchReport& report, const BenchTest& test) {
       {"n_hits", test.n_hits},
       {"n_joins", test.n_joins},
       {"n_misses", test.n_misses},
+      {"n_ahead", test.n_ahead},
+      {"n_ahead_used", test.n_ahead_used},
       {"hit_rate", test.hit_rate()},
       {"stall_share", test.stall_share()},
+      {"busy_share", test.busy_share()},
   };
 }
 

@@ -226,6 +226,8 @@ class Parser {
         ->group(group);
     one_of(app, "--policy", open.policy, {{"lfru", CachePolicy::lfru}, {"lru", CachePolicy::lru}},
            "Which experts stay in a full cache (default: lfru)", group);
+    one_of(app, "--look-ahead", open.look_ahead, {{"on", true}, {"off", false}},
+           "Read what the next layer will probably use while the drive is idle (default: on)", group);
     one_of(app, "--io", open.io,
            {{"auto", IoBackend::automatic}, {"uring", IoBackend::uring}, {"pread", IoBackend::pread}},
            "How the drive is read (default: auto)", group);

@@ -66,9 +66,13 @@ void add_memory(Table& table, const Plan& plan, const Stats& stats) {
 
 void add_drive(Table& table, const Stats& stats) {
   table.heading("drive");
-  const std::uint64_t n_wanted = stats.n_hits + stats.n_joins + stats.n_misses;
-  table.row("hit rate", n_wanted == 0 ? "-" : fmt::format("{:.1f} %", 100.0 * stats.hit_rate()),
+  table.row("hit rate", stats.n_wanted() == 0 ? "-" : fmt::format("{:.1f} %", 100.0 * stats.hit_rate()),
             fmt::format("{} hits, {} joins, {} misses", stats.n_hits, stats.n_joins, stats.n_misses));
+  if (stats.n_ahead != 0) {
+    table.row("look-ahead", percent(stats.n_ahead_used, stats.n_ahead),
+              fmt::format("of {} experts read ahead were used next, {} never", stats.n_ahead,
+                          stats.n_ahead_wasted));
+  }
   table.row(
       "read", format_bytes(stats.read_bytes()),
       fmt::format("{} to open, {} of experts, {} reads, {} retries", format_bytes(stats.load_read_bytes),

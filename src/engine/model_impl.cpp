@@ -123,8 +123,9 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
   }
   const std::uint64_t n_pages = pages_for(impl->plan.n_ctx) * impl->plan.max_sequences;
   impl->kv = std::make_unique<KvPool>(*impl->ops, parts.params.kv_shape(), n_pages);
-  impl->forward = std::make_unique<model::Forward>(parts.params, parts.tensors, parts.units, *impl->ops,
-                                                   *impl->store, impl->cache.get(), impl->plan.prefill_chunk);
+  impl->forward =
+      std::make_unique<model::Forward>(parts.params, parts.tensors, parts.units, *impl->ops, *impl->store,
+                                       impl->cache.get(), impl->plan.prefill_chunk, options.look_ahead);
   impl->pass_tokens.reserve(impl->plan.prefill_chunk);
   impl->pass_positions.reserve(impl->plan.prefill_chunk);
   impl->pass_logits_rows.reserve(impl->plan.prefill_chunk);
@@ -258,6 +259,9 @@ Stats Model::Impl::stats() const {
     stats.n_hits = counters.n_hits;
     stats.n_misses = counters.n_misses;
     stats.n_joins = counters.n_joins;
+    stats.n_ahead = counters.n_ahead;
+    stats.n_ahead_used = counters.n_ahead_used;
+    stats.n_ahead_wasted = counters.n_ahead_wasted;
     stats.stall_ns = counters.stall_ns;
   }
   const storage::IoStatistics& io = store->queue().statistics();

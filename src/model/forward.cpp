@@ -43,8 +43,10 @@ BufferPlan plan_buffers(const HyperParams& params, std::uint32_t n_rows) {
   std::uint64_t ffn = 2 * padded(rows * params.n_ff);
   if (params.is_moe()) {
     const std::uint64_t routed = rows * params.n_experts_used;
-    ffn = std::max(ffn, padded(rows * params.n_experts) + padded(routed * params.n_embd));
+    ffn = std::max(ffn, padded(rows * params.n_experts) + padded(routed * params.n_embd) +
+                            padded(params.n_embd) + padded(params.n_experts));
     plan.host = routed * (sizeof(std::uint16_t) + sizeof(float) + 2 * sizeof(std::uint32_t)) +
+                params.n_experts_used * (sizeof(std::uint16_t) + sizeof(float)) +
                 params.n_experts * (sizeof(std::uint32_t) + sizeof(residency::UnitCache::Want));
   }
   // Several rows of logits share one read of the output matrix; as many as take the room of the stream.
@@ -105,8 +107,13 @@ std::uint64_t Forward::scratch_bytes(const HyperParams& params, const kernels::O
 
 Forward::Forward(const HyperParams& params, const ModelTensors& tensors, const residency::UnitMap& units,
                  kernels::Ops& ops, const residency::WeightStore& store, residency::UnitCache* cache,
-                 std::uint32_t max_rows)
-    : params_(params), rope_(params.rope), units_(units), ops_(ops), cache_(cache) {
+                 std::uint32_t max_rows, bool looks_ahead)
+    : params_(params),
+      rope_(params.rope),
+      units_(units),
+      ops_(ops),
+      cache_(cache),
+      looks_ahead_(looks_ahead && cache != nullptr && cache->is_streaming()) {
   SLUICE_CHECK(params.is_moe() == (cache != nullptr));
   for (const residency::LayerUnits& layer : units.layers) {
     for (std::size_t part = 0; part < residency::k_n_expert_parts; ++part) {
@@ -171,6 +178,10 @@ Forward::Forward(const HyperParams& params, const ModelTensors& tensors, const r
   if (params.is_moe()) {
     router_logits_ = carve(next, max_rows, params.n_experts);
     expert_out_ = carve(next, max_rows * params.n_experts_used, params.n_embd);
+    ahead_h_ = carve(next, 1, params.n_embd);
+    ahead_logits_ = carve(next, 1, params.n_experts);
+    ahead_ids_.resize(params.n_experts_used);
+    ahead_weights_.resize(params.n_experts_used);
     const std::size_t routed = std::size_t{max_rows} * params.n_experts_used;
     expert_ids_.resize(routed);
     expert_weights_.resize(routed);
@@ -259,6 +270,15 @@ void Forward::group_by_expert(std::uint32_t n_rows) {
   group_begin_[0] = 0;
 }
 
+void Forward::look_ahead(std::uint32_t layer_idx) {
+  const LayerWeights& layer = layers_[layer_idx];
+  ops_.rms_norm(x_.first(1), layer.ffn_norm, params_.norm_eps, ahead_h_);
+  const std::array<Product, 1> routing = {{{layer.router, ahead_logits_, nullptr}}};
+  ops_.matmul(ahead_h_, routing);
+  ops_.route(ahead_logits_, params_.router, ahead_ids_.data(), ahead_weights_.data());
+  cache_->look_ahead(layer_idx, ahead_ids_);
+}
+
 void Forward::experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::atomic<bool>* cancel) {
   using residency::Lease;
   using residency::UnitCache;
@@ -294,6 +314,7 @@ void Forward::experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::
   cache_->begin(layer_idx, wants_, decode ? UnitCache::Admission::always : UnitCache::Admission::if_better,
                 n_tokens_done_);
   const FetchGuard guard(*cache_);
+  if (decode && looks_ahead_ && layer_idx + 1 < params_.n_layers) look_ahead(layer_idx + 1);
   ops_.begin_experts(h);
   const Rows out = expert_out_.first(n_rows * n_used);
   while (const std::size_t n = cache_->next(std::span(leases).first(batch))) {

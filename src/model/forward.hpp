@@ -34,7 +34,7 @@ class Forward {
   /// refused.
   Forward(const HyperParams& params, const ModelTensors& tensors, const residency::UnitMap& units,
           kernels::Ops& ops, const residency::WeightStore& store, residency::UnitCache* cache,
-          std::uint32_t max_rows);
+          std::uint32_t max_rows, bool looks_ahead);
 
   /// Bytes the constructor allocates for passes of `n_rows` rows, activations and the table's own scratch.
   /// Pure.
@@ -68,12 +68,16 @@ class Forward {
   void experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::atomic<bool>* cancel);
   void output(const PassRows& rows, LogitsReceiver receiver);
   void group_by_expert(std::uint32_t n_rows);
+  /// Asks the cache for the experts that the router of a layer would choose if nothing but attention came
+  /// between the current layer's router and it (one row): most layers change the state little.
+  void look_ahead(std::uint32_t layer_idx);
 
   const HyperParams& params_;
   kernels::RopeParams rope_;
   const residency::UnitMap& units_;
   kernels::Ops& ops_;
   residency::UnitCache* cache_;
+  bool looks_ahead_;
   std::vector<LayerWeights> layers_;
   kernels::Weight token_embd_, output_;
   const float* output_norm_ = nullptr;
@@ -86,11 +90,14 @@ class Forward {
   kernels::Rows q_, k_, v_, a_;  ///< Attention; shares memory with the FFN's and the output's buffers.
   kernels::Rows gate_, up_;
   kernels::Rows router_logits_, expert_out_;
+  kernels::Rows ahead_h_, ahead_logits_;  ///< One row each, beside the two above.
   kernels::Rows logits_;
   std::vector<float> host_logits_;
   // Routing of the pass, on the host.
-  std::vector<std::uint16_t> expert_ids_;   ///< [n_rows, n_used]
-  std::vector<float> expert_weights_;       ///< [n_rows, n_used]
+  std::vector<std::uint16_t> expert_ids_;  ///< [n_rows, n_used]
+  std::vector<float> expert_weights_;      ///< [n_rows, n_used]
+  std::vector<std::uint16_t> ahead_ids_;   ///< [n_used] of the next layer, as guessed
+  std::vector<float> ahead_weights_;
   std::vector<std::uint32_t> group_begin_;  ///< [n_experts + 1] into the two below.
   std::vector<std::uint32_t> in_rows_, out_rows_;
   std::vector<residency::UnitCache::Want> wants_;

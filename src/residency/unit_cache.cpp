@@ -90,6 +90,7 @@ UnitCache::UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, cons
   pending_.reserve(max_experts);
   waiting_.reserve(max_experts);
   ready_.reserve(max_experts);
+  guesses_.reserve(max_experts);
 }
 
 UnitCache::~UnitCache() {
@@ -103,6 +104,9 @@ void UnitCache::begin(std::uint32_t layer_idx, std::span<const Want> wants, Admi
   abandon();
   const int index = map_.index_of_layer[layer_idx];
   SLUICE_CHECK(index >= 0);
+  guesses_.clear();
+  const std::uint64_t start_ns = base::now_ns();
+  observe_drive(static_cast<std::uint32_t>(index), admission, start_ns);
   fetch_layer_ = static_cast<std::uint32_t>(index);
   admission_ = admission;
   now_ = now;
@@ -121,16 +125,90 @@ void UnitCache::begin(std::uint32_t layer_idx, std::span<const Want> wants, Admi
     }
     Slot& slot = slots_[static_cast<std::size_t>(slot_idx)];
     ++slot.n_leases;
-    if (slot.state == SlotState::ready) {
-      ++statistics_.n_hits;
-      ready_.push_back(static_cast<std::uint32_t>(slot_idx));
+    const bool is_ready = slot.state == SlotState::ready;
+    (is_ready ? ready_ : waiting_).push_back(static_cast<std::uint32_t>(slot_idx));
+    if (was_read_ahead(slot, true)) {
+      for (std::size_t part = 0; !is_ready && part < k_n_expert_parts; ++part)
+        store_.queue().promote(request_id(static_cast<std::uint32_t>(slot_idx), part));
     } else {
-      ++statistics_.n_joins;
-      waiting_.push_back(static_cast<std::uint32_t>(slot_idx));
+      ++(is_ready ? statistics_.n_hits : statistics_.n_joins);
     }
   }
   statistics_.n_misses += pending_.size();
+  // Guesses that proved wrong and have not reached the drive must not hold up what is wanted.
+  store_.queue().cancel_speculative();
+  complete(0);
   issue_pending();
+  demand_end_ns_ = 0;
+  if (waiting_.empty() && next_pending_ == pending_.size()) end_demand(start_ns);
+}
+
+void UnitCache::observe_drive(std::uint32_t layer, Admission admission, std::uint64_t now_ns) noexcept {
+  const bool decodes = admission == Admission::always && admission_ == Admission::always;
+  if (demand_end_ns_ != 0 && decodes && layer == fetch_layer_ + 1)
+    gate_.observe_idle(now_ns - demand_end_ns_);
+  const std::uint64_t busy_ns = store_.queue().statistics().busy_ns;
+  if (busy_ns == seen_busy_ns_) return;
+  gate_.observe_read(n_units_read_, busy_ns - seen_busy_ns_);
+  seen_busy_ns_ = busy_ns;
+  n_units_read_ = 0;
+}
+
+void UnitCache::look_ahead(std::uint32_t layer_idx, std::span<const std::uint16_t> experts,
+                           std::optional<std::size_t> max_units) {
+  const int index = map_.index_of_layer[layer_idx];
+  if (index < 0) return;
+  guess_layer_ = static_cast<std::uint32_t>(index);
+  max_guesses_ = max_units;
+  guesses_.assign(experts.begin(), experts.end());
+  if (demand_end_ns_ != 0) issue_ahead();
+}
+
+void UnitCache::issue_ahead() {
+  std::size_t allowed = guesses_.empty() ? 0 : max_guesses_ ? *max_guesses_ : gate_.allowance();
+  for (std::size_t i = 0; i < guesses_.size() && allowed != 0; ++i) {
+    if (slot_of(guess_layer_, guesses_[i]) != k_no_slot) continue;
+    if (n_in_flight_ >= max_in_flight_) break;
+    const std::int32_t slot_idx = choose_ahead_slot(guess_layer_, guesses_);
+    if (slot_idx == k_no_slot) break;
+    const auto idx = static_cast<std::uint32_t>(slot_idx);
+    empty_slot(idx);
+    slots_[idx].ahead = true;
+    ++statistics_.n_ahead;
+    start_read(idx, guess_layer_, guesses_[i], storage::Priority::speculative);
+    --allowed;
+  }
+  guesses_.clear();
+}
+
+void UnitCache::end_demand(std::uint64_t now_ns) {
+  demand_end_ns_ = now_ns;
+  issue_ahead();
+}
+
+std::int32_t UnitCache::choose_ahead_slot(std::uint32_t layer, std::span<const std::uint16_t> keep) const {
+  std::int32_t victim = k_no_slot;
+  double victim_score = 0;
+  for (std::uint32_t i = first_slot_[layer]; i < first_slot_[layer + 1]; ++i) {
+    const Slot& slot = slots_[i];
+    if (slot.state == SlotState::free) return static_cast<std::int32_t>(i);
+    if (slot.state != SlotState::ready || slot.n_leases != 0) continue;
+    if (std::find(keep.begin(), keep.end(), slot.expert) != keep.end()) continue;
+    const double score = policies_[layer].score(slot.expert, now_);
+    if (victim == k_no_slot || score < victim_score) {
+      victim = static_cast<std::int32_t>(i);
+      victim_score = score;
+    }
+  }
+  return victim;
+}
+
+bool UnitCache::was_read_ahead(Slot& slot, bool used) noexcept {
+  if (!slot.ahead) return false;
+  slot.ahead = false;
+  ++(used ? statistics_.n_ahead_used : statistics_.n_ahead_wasted);
+  gate_.observe_end(used);
+  return true;
 }
 
 std::int32_t UnitCache::choose_slot(std::uint32_t layer, std::uint32_t expert) {
@@ -164,13 +242,14 @@ void UnitCache::issue_pending() {
     ++next_pending_;
     const auto idx = static_cast<std::uint32_t>(slot_idx);
     empty_slot(idx);
-    start_read(idx, fetch_layer_, expert);
+    start_read(idx, fetch_layer_, expert, storage::Priority::demand);
     ++slots_[idx].n_leases;
     waiting_.push_back(idx);
   }
 }
 
-void UnitCache::start_read(std::uint32_t slot_idx, std::uint32_t layer, std::uint32_t expert) {
+void UnitCache::start_read(std::uint32_t slot_idx, std::uint32_t layer, std::uint32_t expert,
+                           storage::Priority priority) {
   Slot& slot = slots_[slot_idx];
   const LayerUnits& units = map_.layers[layer];
   slot.layer = layer;
@@ -178,13 +257,14 @@ void UnitCache::start_read(std::uint32_t slot_idx, std::uint32_t layer, std::uin
   slot.state = SlotState::reading;
   slot.n_reading = k_n_expert_parts;
   slot.error = 0;
+  slot.speculative = priority == storage::Priority::speculative;
   slot_of(layer, expert) = static_cast<std::int32_t>(slot_idx);
   std::array<storage::ReadRequest, k_n_expert_parts> requests;
   for (std::size_t part = 0; part < k_n_expert_parts; ++part) {
     const UnitPart& where = units.experts[expert][part];
     requests[part] = {&store_.file(where.shard_idx), where.offset_bytes,
                       units.shapes[part].bytes(),    slot.data + units.slot_offset[part],
-                      request_id(slot_idx, part),    storage::Priority::demand};
+                      request_id(slot_idx, part),    priority};
   }
   store_.queue().submit(requests);
   ++n_in_flight_;
@@ -203,6 +283,7 @@ void UnitCache::complete(std::size_t min_count) {
     }
     if (--slot.n_reading != 0) continue;
     --n_in_flight_;
+    ++n_units_read_;
     slot.state = slot.error == 0 ? SlotState::ready : SlotState::failed;
     // Nobody waits for it any more: keep it if it has a place of its own.
     if (slot.n_leases == 0 && (slot.transit || slot.state == SlotState::failed)) empty_slot(slot_idx);
@@ -223,6 +304,14 @@ std::size_t UnitCache::next(std::span<Lease> out) {
         continue;
       }
       waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+      if (slots_[slot_idx].state == SlotState::failed && slots_[slot_idx].speculative) {
+        // Cancelled as a guess before this fetch wanted it, or failed as one: demanded now.
+        pending_.push_back(slots_[slot_idx].expert);
+        release(slot_idx);
+        issue_pending();
+        continue;
+      }
+      if (waiting_.empty() && next_pending_ == pending_.size()) end_demand(base::now_ns());
       if (slots_[slot_idx].state == SlotState::failed) fail_unit(slot_idx);
       ready_.push_back(slot_idx);
     }
@@ -274,6 +363,7 @@ void UnitCache::release(std::uint32_t slot_idx) noexcept {
 void UnitCache::empty_slot(std::uint32_t slot_idx) noexcept {
   Slot& slot = slots_[slot_idx];
   SLUICE_CHECK(slot.state != SlotState::reading && slot.n_leases == 0);
+  was_read_ahead(slot, false);
   if (slot.state != SlotState::free) slot_of(slot.layer, slot.expert) = k_no_slot;
   slot.state = SlotState::free;
 }
@@ -286,7 +376,7 @@ void UnitCache::preload() {
       while (slot_idx < first_slot_[layer + 1] && slots_[slot_idx].state != SlotState::free) ++slot_idx;
       if (slot_idx == first_slot_[layer + 1]) break;
       while (n_in_flight_ >= max_in_flight_) complete(1);
-      start_read(slot_idx, layer, expert);
+      start_read(slot_idx, layer, expert, storage::Priority::demand);
     }
   }
   while (n_in_flight_ != 0) complete(1);

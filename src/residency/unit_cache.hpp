@@ -2,11 +2,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "platform/memory.hpp"
 #include "residency/cache_policy.hpp"
+#include "residency/look_ahead.hpp"
 #include "residency/plan.hpp"
 #include "residency/unit_map.hpp"
 #include "residency/weight_store.hpp"
@@ -37,6 +39,9 @@ class Lease {
 
 struct CacheStatistics {
   std::uint64_t n_hits = 0, n_misses = 0, n_joins = 0;
+  /// Look-ahead: units it began to read; those of them that were wanted next, which count neither as hits nor
+  /// as misses; and those that left without having been wanted.
+  std::uint64_t n_ahead = 0, n_ahead_used = 0, n_ahead_wasted = 0;
   std::uint64_t stall_ns = 0;
 };
 
@@ -71,6 +76,12 @@ class UnitCache {
   /// have been released. Throws Error(io) when a read failed, naming tensor and offset; the fetch is then
   /// over.
   std::size_t next(std::span<Lease> out);
+  /// Says what a layer's router will probably want, best guess first. Some of what is not cached is read once
+  /// all units of the current fetch have arrived, in the time in which the drive would have nothing to do. It
+  /// takes the place of the unit with the lowest score, never of one that is leased or guessed.
+  /// `max_units` stands in for what the gate allows.
+  void look_ahead(std::uint32_t layer_idx, std::span<const std::uint16_t> experts,
+                  std::optional<std::size_t> max_units = std::nullopt);
   /// Gives up the rest of the fetch (an error, a cancel). Reads in flight end in the background.
   void abandon() noexcept;
 
@@ -80,6 +91,8 @@ class UnitCache {
   const CacheStatistics& statistics() const noexcept { return statistics_; }
   std::uint64_t slot_bytes() const noexcept { return slabs_.size(); }
   std::size_t n_slots() const noexcept { return slots_.size(); }
+  /// Whether some experts have no slot of their own.
+  bool is_streaming() const noexcept { return first_transit_ != slots_.size(); }
 
  private:
   friend class Lease;
@@ -91,6 +104,8 @@ class UnitCache {
     std::uint32_t n_leases = 0;
     SlotState state = SlotState::free;
     bool transit = false;
+    bool ahead = false;          ///< Read by look-ahead and not wanted yet.
+    bool speculative = false;    ///< Its read was submitted as one that may be cancelled.
     std::uint8_t n_reading = 0;  ///< Parts whose reads are not done.
     int error = 0;
     std::uint8_t error_part = 0;
@@ -102,7 +117,13 @@ class UnitCache {
     return slot_of_[layer_base_[layer] + expert];
   }
   std::int32_t choose_slot(std::uint32_t layer, std::uint32_t expert);
-  void start_read(std::uint32_t slot_idx, std::uint32_t layer, std::uint32_t expert);
+  std::int32_t choose_ahead_slot(std::uint32_t layer, std::span<const std::uint16_t> keep) const;
+  void start_read(std::uint32_t slot_idx, std::uint32_t layer, std::uint32_t expert,
+                  storage::Priority priority);
+  void observe_drive(std::uint32_t layer, Admission admission, std::uint64_t now_ns) noexcept;
+  void issue_ahead();
+  void end_demand(std::uint64_t now_ns);
+  bool was_read_ahead(Slot& slot, bool used) noexcept;
   void issue_pending();
   void complete(std::size_t min_count);
   void release(std::uint32_t slot_idx) noexcept;
@@ -122,6 +143,14 @@ class UnitCache {
   std::size_t max_in_flight_ = 0;  ///< Units being read at once (limit of the read queue).
   std::size_t n_in_flight_ = 0;
   CacheStatistics statistics_;
+  LookAheadGate gate_;
+  std::vector<std::uint16_t>
+      guesses_;  ///< For layer guess_layer_ (an index of map_.layers); empty when issued.
+  std::uint32_t guess_layer_ = 0;
+  std::optional<std::size_t> max_guesses_;
+  std::uint64_t demand_end_ns_ = 0;  ///< When the last demanded unit had arrived; 0 while some are awaited.
+  std::uint64_t seen_busy_ns_ = 0;   ///< Of the read queue, at the last look.
+  std::uint64_t n_units_read_ = 0;   ///< Since that look.
 
   // The active fetch.
   std::uint32_t fetch_layer_ = 0;

@@ -30,6 +30,7 @@ struct Bench {
   UnitMap map;
   Placement placement;
   std::unique_ptr<UnitCache> cache;
+  std::uint64_t loaded_bytes = 0;  ///< Requested before the cache was made.
 
   Bench(std::uint32_t slots_per_layer, std::uint32_t n_transit, CachePolicy policy = CachePolicy::lfru,
         const storage::FaultPlan* faults = nullptr) {
@@ -49,6 +50,7 @@ struct Bench {
     placement.n_transit = n_transit;
     for (const LayerUnits& layer : map.layers)
       placement.transit_slot_bytes = std::max(placement.transit_slot_bytes, layer.slot_bytes);
+    loaded_bytes = store->queue().statistics().requested_bytes;
     cache = std::make_unique<UnitCache>(file, map, placement, policy, *store);
   }
 
@@ -210,6 +212,96 @@ TEST(UnitCache, PreloadReadsEverythingOnce) {
   for (std::uint32_t layer = 0; layer < 3; ++layer) bench.fetch(layer, {0, 1, 2, 3, 4, 5, 6, 7}, 1);
   EXPECT_EQ(bench.cache->statistics().n_misses, 0u);
   EXPECT_EQ(bench.cache->statistics().n_hits, 24u);
+}
+
+TEST(UnitCache, WhatWasReadAheadIsNotReadAgain) {
+  Bench bench(4, 2);
+  const std::array<std::uint16_t, 3> guesses = {5, 6, 7};
+  const std::array<UnitCache::Want, 1> wants = {{{1, 1}}};
+  bench.cache->begin(0, wants, UnitCache::Admission::always, 1);
+  bench.cache->look_ahead(1, guesses, 2);
+  std::array<Lease, 1> lease;
+  while (bench.cache->next(lease) != 0) lease[0] = Lease();
+  bench.fetch(1, {5, 6}, 1);
+  const CacheStatistics& counters = bench.cache->statistics();
+  EXPECT_EQ(counters.n_ahead, 2u) << "the third guess was more than allowed";
+  EXPECT_EQ(counters.n_ahead_used, 2u);
+  EXPECT_EQ(counters.n_misses, 1u);
+  EXPECT_EQ(counters.n_hits + counters.n_joins, 0u);
+  EXPECT_EQ(bench.store->queue().statistics().requested_bytes - bench.loaded_bytes,
+            3 * bench.map.layers[0].weight_bytes);
+}
+
+TEST(UnitCache, LookAheadWaitsForTheDemandOfTheLayer) {
+  storage::FaultPlan faults;
+  faults.delay_rate = 1;
+  faults.delay_polls = 50;
+  Bench bench(4, 2, CachePolicy::lfru, &faults);
+  const std::array<std::uint16_t, 1> guesses = {5};
+  const std::array<UnitCache::Want, 2> wants = {{{1, 1}, {2, 1}}};
+  bench.cache->begin(0, wants, UnitCache::Admission::always, 1);
+  bench.cache->look_ahead(1, guesses, 8);
+  EXPECT_EQ(bench.cache->statistics().n_ahead, 0u);
+  std::array<Lease, 2> leases;
+  while (bench.cache->next(leases) != 0) leases = {};
+  EXPECT_EQ(bench.cache->statistics().n_ahead, 1u);
+}
+
+TEST(UnitCache, WrongGuessesCostNothingButTheirReads) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    storage::FaultPlan faults;
+    faults.seed = seed;
+    faults.delay_rate = 0.5;
+    faults.delay_polls = 20;
+    faults.reorder = true;
+    faults.full_rate = 0.5;
+    faults.short_read_rate = 0.2;
+    Bench bench(seed % 3 + 1, 2, CachePolicy::lfru, &faults);
+    std::mt19937 random(static_cast<std::uint32_t>(seed));
+    for (std::uint64_t now = 1; now <= 80; ++now) {
+      for (std::uint32_t layer = 0; layer < bench.model.n_layers; ++layer) {
+        const std::array<UnitCache::Want, 2> wants = {{{static_cast<std::uint32_t>(random() % 4), 1},
+                                                       {static_cast<std::uint32_t>(4 + random() % 4), 1}}};
+        bench.cache->begin(layer, wants, UnitCache::Admission::always, now);
+        const std::array<std::uint16_t, 3> guesses = {static_cast<std::uint16_t>(random() % 3),
+                                                      static_cast<std::uint16_t>(3 + random() % 3), 7};
+        bench.cache->look_ahead((layer + 1) % bench.model.n_layers, guesses, random() % 4);
+        std::array<Lease, 1> lease;
+        std::size_t n_seen = 0;
+        while (bench.cache->next(lease) != 0) {
+          bench.expect_right_bytes(layer, lease[0]);
+          lease[0] = Lease();
+          ++n_seen;
+        }
+        ASSERT_EQ(n_seen, 2u);
+      }
+    }
+    const CacheStatistics& counters = bench.cache->statistics();
+    EXPECT_GT(counters.n_ahead_used, 0u);
+    EXPECT_GT(counters.n_ahead_wasted, 0u);
+    EXPECT_GE(counters.n_ahead, counters.n_ahead_used + counters.n_ahead_wasted);
+    EXPECT_EQ(counters.n_hits + counters.n_joins + counters.n_misses + counters.n_ahead_used,
+              80u * bench.model.n_layers * 2);
+  }
+}
+
+TEST(UnitCache, AGuessThatCannotBeReadIsNoErrorUntilItIsWanted) {
+  Bench probe(1, 2);
+  const UnitPart where = probe.map.layers[1].experts[4][static_cast<std::size_t>(ExpertPart::up)];
+  storage::FaultPlan faults;
+  faults.failing_ranges.push_back({where.offset_bytes + 8192, where.offset_bytes + 8200, 5});
+  Bench bench(2, 2, CachePolicy::lfru, &faults);
+  const std::array<std::uint16_t, 1> guesses = {4};
+  const std::array<UnitCache::Want, 1> wants = {{{1, 1}}};
+  bench.cache->begin(0, wants, UnitCache::Admission::always, 1);
+  bench.cache->look_ahead(1, guesses, 1);
+  std::array<Lease, 1> lease;
+  while (bench.cache->next(lease) != 0) lease[0] = Lease();
+  bench.fetch(1, {2}, 1);
+  const std::array<UnitCache::Want, 1> bad = {{{4, 1}}};
+  bench.cache->begin(1, bad, UnitCache::Admission::always, 2);
+  EXPECT_THROW(bench.cache->next(lease), Error);
+  bench.fetch(1, {2, 3}, 3);
 }
 
 TEST(UnitCache, CountsTheBytesOfItsMisses) {

@@ -45,6 +45,20 @@ Case make_case(const std::string& name) {
   return one;
 }
 
+auto misbehaving(std::uint64_t seed) {
+  return [seed](std::unique_ptr<storage::Backend> inner) {
+    storage::FaultPlan faults;
+    faults.seed = seed;
+    faults.short_read_rate = 0.2;
+    faults.eintr_rate = 0.1;
+    faults.eagain_rate = 0.05;
+    faults.delay_rate = 0.3;
+    faults.reorder = true;
+    faults.full_rate = 0.2;
+    return storage::make_fault_backend(std::move(inner), faults);
+  };
+}
+
 Model open(const Case& one) {
   return engine::open_model(test::builtin_model("tales-29m-moe-Q4_K_M.gguf"), one.options, one.hooks);
 }
@@ -155,17 +169,7 @@ TEST_F(Placement, AMisbehavingDriveGivesTheSameBits) {
     one.options.memory_bytes = budget(10);
     one.options.prefill_chunk = seed % 2 == 0 ? 1 : 32;
     one.options.io = seed % 2 == 0 ? IoBackend::pread : IoBackend::automatic;
-    one.hooks.wrap_backend = [seed](std::unique_ptr<storage::Backend> inner) {
-      storage::FaultPlan faults;
-      faults.seed = seed;
-      faults.short_read_rate = 0.2;
-      faults.eintr_rate = 0.1;
-      faults.eagain_rate = 0.05;
-      faults.delay_rate = 0.3;
-      faults.reorder = true;
-      faults.full_rate = 0.2;
-      return storage::make_fault_backend(std::move(inner), faults);
-    };
+    one.hooks.wrap_backend = misbehaving(seed);
     Stats stats;
     expect_same(one, &stats);
     EXPECT_GT(stats.n_read_retries, 0u);
@@ -173,20 +177,35 @@ TEST_F(Placement, AMisbehavingDriveGivesTheSameBits) {
 }
 
 TEST_F(Placement, DecodingTokenByTokenGivesTheBitsOfPrefill) {
-  Case one = make_case("token by token");
-  one.options.memory_bytes = budget(10);
-  Model model = open(one);
-  Sequence sequence = model.new_sequence();
-  const std::vector<TokenId> tokens = text_tokens(model);
-  const std::size_t n_vocab = model.info().n_vocab;
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const StepItem item{&sequence, std::span(tokens).subspan(i, 1), LogitsWanted::last};
-    bool same = false;
-    model.step({&item, 1}, [&](std::size_t, std::size_t, std::span<const float> logits) {
-      same = std::memcmp(logits.data(), reference_.data() + i * n_vocab, n_vocab * sizeof(float)) == 0;
-    });
-    ASSERT_TRUE(same) << "token " << i;
+  std::uint64_t n_ahead = 0;
+  for (const bool look_ahead : {false, true}) {
+    for (const int percent : {5, 10, 60}) {
+      for (const bool faults : {false, true}) {
+        Case one =
+            make_case("token by token, " + std::to_string(percent) + (look_ahead ? " %, look-ahead" : " %"));
+        one.options.memory_bytes = budget(percent);
+        one.options.look_ahead = look_ahead;
+        if (faults) one.hooks.wrap_backend = misbehaving(static_cast<std::uint64_t>(percent));
+        Model model = open(one);
+        Sequence sequence = model.new_sequence();
+        const std::vector<TokenId> tokens = text_tokens(model);
+        const std::size_t n_vocab = model.info().n_vocab;
+        for (std::size_t i = 0; i < tokens.size(); ++i) {
+          const StepItem item{&sequence, std::span(tokens).subspan(i, 1), LogitsWanted::last};
+          bool same = false;
+          model.step({&item, 1}, [&](std::size_t, std::size_t, std::span<const float> logits) {
+            same = std::memcmp(logits.data(), reference_.data() + i * n_vocab, n_vocab * sizeof(float)) == 0;
+          });
+          ASSERT_TRUE(same) << one.name << ", token " << i;
+        }
+        const Stats stats = model.stats();
+        n_ahead += stats.n_ahead;
+        if (!look_ahead) EXPECT_EQ(stats.n_ahead, 0u);
+        EXPECT_LE(stats.n_ahead_used + stats.n_ahead_wasted, stats.n_ahead);
+      }
+    }
   }
+  EXPECT_GT(n_ahead, 0u) << "nothing was read ahead, so nothing was tested";
 }
 
 TEST_F(Placement, AFailingExpertEndsTheRunWithItsNameAndOffset) {
