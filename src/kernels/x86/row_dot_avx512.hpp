@@ -6,7 +6,7 @@
 // unpacks. Sixteen rows are then folded into one vector of sums, one row a lane, and continue the chain that
 // panel_dot.hpp describes: the integers are exact, so the bits are the same. Include after panel_dot.hpp.
 
-namespace sluice::kernels::x86 {
+namespace sluice::kernels::simd {
 namespace {
 
 /// [sum of a, of b, of c, of d] for each 128-bit part.
@@ -537,4 +537,4 @@ template <>
 struct RowDot<Mxfp4> : NibbleRowDot<Mxfp4> {};
 
 }  // namespace
-}  // namespace sluice::kernels::x86
+}  // namespace sluice::kernels::simd

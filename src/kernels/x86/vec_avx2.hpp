@@ -12,7 +12,7 @@
 /// Large loops stay functions of their own: together they exhaust the compiler's register allocation.
 #define SLUICE_NOINLINE __attribute__((noinline))
 
-namespace sluice::kernels::x86 {
+namespace sluice::kernels::simd {
 namespace {
 
 constexpr int k_lanes = 8;  ///< 32-bit lanes of a vector; also the weight rows of a panel.
@@ -47,6 +47,10 @@ SLUICE_INLINE Ints set32(int v) noexcept {
 }
 SLUICE_INLINE Ints broadcast128(__m128i v) noexcept {
   return _mm256_broadcastsi128_si256(v);
+}
+/// The 16 bytes at p (16-byte aligned) in every 128-bit part.
+SLUICE_INLINE Ints table16(const std::int8_t* p) noexcept {
+  return broadcast128(_mm_load_si128(reinterpret_cast<const __m128i*>(p)));
 }
 /// The 4 bytes at p in every lane.
 SLUICE_INLINE Ints broadcast32(const void* p) noexcept {
@@ -300,4 +304,4 @@ SLUICE_INLINE std::int32_t quantize16(const float* x, Floats d, std::int8_t* q) 
 }
 
 }  // namespace
-}  // namespace sluice::kernels::x86
+}  // namespace sluice::kernels::simd

@@ -8,7 +8,7 @@
 // instruction set. Formats with a minimum continue the chain with fma(-float(M_b), d_min * d_x, y), or +m *
 // (sum * d_x).
 
-namespace sluice::kernels::x86 {
+namespace sluice::kernels::simd {
 namespace {
 
 constexpr int k_tile_rows = k_panels * k_lanes;  ///< Weight rows of a tile: the distance of two rows of sums.
@@ -157,4 +157,4 @@ SLUICE_NOINLINE void dot_q32(const Q32Panel* panel, const XView& x, std::size_t 
 }
 
 }  // namespace
-}  // namespace sluice::kernels::x86
+}  // namespace sluice::kernels::simd

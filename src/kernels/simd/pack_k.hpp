@@ -7,7 +7,7 @@
 // offset, or the minimum of Q2_K, Q4_K and Q5_K, needs only the sums of q over each 16 elements: `pair` p
 // holds, per row, the two 16-bit factors of sums 2p and 2p + 1.
 
-namespace sluice::kernels::x86 {
+namespace sluice::kernels::simd {
 namespace {
 
 struct alignas(64) KPanel {
@@ -272,4 +272,4 @@ struct Iq4Xs {
 };
 
 }  // namespace
-}  // namespace sluice::kernels::x86
+}  // namespace sluice::kernels::simd

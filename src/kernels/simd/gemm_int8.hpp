@@ -1,14 +1,14 @@
 #pragma once
 
-// The driver of the 8-bit kernels. Include after panel_dot.hpp and, where k_row_dot,
-// row_dot_avx512.hpp.
+// The driver of the 8-bit kernels. Include after panel_dot.hpp and, where k_row_dot, the
+// RowDot of the set.
 //
 // k_panels * k_lanes weight rows are decoded once, 256 elements at a time, into panels on the stack; every
 // activation row is then multiplied with the panels.
 
 #include "kernels/quant.hpp"
 
-namespace sluice::kernels::x86 {
+namespace sluice::kernels::simd {
 namespace {
 
 constexpr std::size_t k_step_elements = 256;  ///< Elements of a panel.
@@ -92,8 +92,7 @@ constexpr std::size_t k_ahead = 4;
 SLUICE_INLINE void prefetch_rows(std::uintptr_t from, std::size_t row_bytes, std::size_t n_rows,
                                  std::size_t n_bytes) noexcept {
   for (std::size_t r = 0; r < n_rows; ++r, from += row_bytes) {
-    for (std::size_t i = 0; i < n_bytes; i += 64)
-      _mm_prefetch(reinterpret_cast<const char*>(from + i), _MM_HINT_T0);
+    for (std::size_t i = 0; i < n_bytes; i += 64) __builtin_prefetch(reinterpret_cast<const void*>(from + i));
   }
 }
 
@@ -202,4 +201,4 @@ void gemm(const void* w, std::size_t w_row_bytes, std::size_t n_rows, const void
 }
 
 }  // namespace
-}  // namespace sluice::kernels::x86
+}  // namespace sluice::kernels::simd

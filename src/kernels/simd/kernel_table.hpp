@@ -4,7 +4,7 @@
 
 #include "kernels/gemm.hpp"
 
-namespace sluice::kernels::x86 {
+namespace sluice::kernels::simd {
 namespace {
 
 template <class Step>
@@ -83,4 +83,4 @@ GemmKernel find_kernel(TensorType type, Isa isa) noexcept {
 }
 
 }  // namespace
-}  // namespace sluice::kernels::x86
+}  // namespace sluice::kernels::simd

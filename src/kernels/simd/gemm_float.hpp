@@ -6,7 +6,7 @@
 
 #include "kernels/quant.hpp"
 
-namespace sluice::kernels::x86 {
+namespace sluice::kernels::simd {
 namespace {
 
 struct F32Weights {
@@ -148,4 +148,4 @@ void decoded_gemm(const void* w, std::size_t w_row_bytes, std::size_t n_rows, co
 }
 
 }  // namespace
-}  // namespace sluice::kernels::x86
+}  // namespace sluice::kernels::simd

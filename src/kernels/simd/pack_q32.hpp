@@ -8,7 +8,7 @@
 // in its 32-bit lane r. Stored values are unsigned unless the format is wide; the true value is stored -
 // k_offset. A packer hands its vectors to a sink, which writes the panel.
 
-namespace sluice::kernels::x86 {
+namespace sluice::kernels::simd {
 namespace {
 
 struct PanelSink {
@@ -111,8 +111,9 @@ struct Q80 {
 
 /// The 16 values of IQ4_NL and IQ4_XS (ggml's kvalues_iq4nl), signed.
 SLUICE_INLINE Ints iq4_values() noexcept {
-  return broadcast128(
-      _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113));
+  alignas(16) static constexpr std::int8_t values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                                         1,    13,   25,  38,  53,  69,  89,  113};
+  return table16(values);
 }
 
 struct Iq4Nl {
@@ -133,7 +134,9 @@ struct Mxfp4 {
   static constexpr int k_block_bytes = 17, k_max = 24, k_offset = 12;
   static constexpr bool k_wide = false, k_has_min = false, k_exponent_scale = true;
   static SLUICE_INLINE Ints table() noexcept {
-    return broadcast128(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    alignas(16) static constexpr std::int8_t values[16] = {12, 13, 14, 15, 16, 18, 20, 24,
+                                                           12, 11, 10, 9,  8,  6,  4,  0};
+    return table16(values);
   }
   template <class Sink>
   static SLUICE_INLINE void pack(const std::uint8_t* p, std::size_t stride, Sink&& sink, Floats& d,
@@ -145,4 +148,4 @@ struct Mxfp4 {
 };
 
 }  // namespace
-}  // namespace sluice::kernels::x86
+}  // namespace sluice::kernels::simd

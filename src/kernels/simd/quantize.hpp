@@ -5,7 +5,7 @@
 
 #include "kernels/quant.hpp"
 
-namespace sluice::kernels::x86 {
+namespace sluice::kernels::simd {
 namespace {
 
 /// Blocks of BlockElements share a scale; Sum holds the sum of SumElements quants.
@@ -40,4 +40,4 @@ void quantize_f32(const float* x, std::size_t n, void* out) noexcept {
 }
 
 }  // namespace
-}  // namespace sluice::kernels::x86
+}  // namespace sluice::kernels::simd
