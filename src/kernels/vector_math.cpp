@@ -185,8 +185,17 @@ const VectorMath& vector_math(platform::Isa isa) noexcept {
 #if HWY_TARGETS & HWY_AVX2
   if (isa == platform::Isa::avx512 || isa == platform::Isa::avx2) return N_AVX2::vector_table();
 #endif
+#if HWY_TARGETS & HWY_NEON
+  if (isa == platform::Isa::neon) return N_NEON::vector_table();
+#endif
   (void)isa;
+#if HWY_TARGETS & HWY_EMU128
+  return N_EMU128::vector_table();
+#elif HWY_TARGETS & HWY_SCALAR
+  return N_SCALAR::vector_table();
+#else
   return HWY_STATIC_DISPATCH(vector_table)();
+#endif
 }
 
 }  // namespace sluice::kernels

@@ -6,8 +6,9 @@ set -euo pipefail
 nm=$2 objects=$3 processor=$4 simd=$5
 
 case "$simd/$processor" in
-  ON/x86_64 | ON/AMD64 | ON/amd64) ;;
-  *) echo "skipped: no x86 kernels in this build"; exit 77 ;;
+  ON/x86_64 | ON/AMD64 | ON/amd64) folder=x86 ;;
+  ON/aarch64 | ON/arm64) folder=arm ;;
+  *) echo "skipped: no kernels of wider instruction sets in this build"; exit 77 ;;
 esac
 
 wrong=0 n_files=0
@@ -20,7 +21,7 @@ while IFS= read -r object; do
     printf '%s: defines weak symbols:\n%s\n' "$object" "$weak"
     wrong=1
   fi
-done < <(find "$objects" -type f -name '*.o' -path '*/x86/*' | LC_ALL=C sort)
-if [ "$n_files" -eq 0 ]; then echo "no object of src/kernels/x86 in $objects; build first"; exit 1; fi
+done < <(find "$objects" -type f -name '*.o' -path "$objects/*/$folder/*" | LC_ALL=C sort)
+if [ "$n_files" -eq 0 ]; then echo "no object of src/kernels/$folder in $objects; build first"; exit 1; fi
 echo "$n_files objects"
 exit $wrong

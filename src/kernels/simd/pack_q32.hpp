@@ -6,7 +6,8 @@
 //
 // A panel stores the elements of k_lanes rows in groups of four: vector g holds elements 4g .. 4g+3 of row r
 // in its 32-bit lane r. Stored values are unsigned unless the format is wide; the true value is stored -
-// k_offset. A packer hands its vectors to a sink, which writes the panel.
+// k_offset. A packer hands its vectors to a sink: PanelSink writes the panel, DotSink (arm/) multiplies at
+// once.
 
 namespace sluice::kernels::simd {
 namespace {

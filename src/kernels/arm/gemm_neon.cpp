@@ -1,0 +1,22 @@
+#include "kernels/arm/arm_gemm.hpp"
+
+// The order matters: the vector vocabulary gives the other parts their meaning.
+// clang-format off
+#include "kernels/arm/vec_neon.hpp"
+#include "kernels/simd/pack_q32.hpp"
+#include "kernels/simd/pack_k.hpp"
+#include "kernels/simd/panel_dot.hpp"
+#include "kernels/arm/fused_dot.hpp"
+#include "kernels/simd/gemm_int8.hpp"
+#include "kernels/simd/gemm_float.hpp"
+#include "kernels/simd/quantize.hpp"
+#include "kernels/simd/kernel_table.hpp"
+// clang-format on
+
+namespace sluice::kernels::arm {
+
+GemmKernel find_neon_gemm(TensorType type) noexcept {
+  return simd::find_kernel(type, Isa::neon);
+}
+
+}  // namespace sluice::kernels::arm
