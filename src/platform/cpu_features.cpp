@@ -20,8 +20,15 @@ namespace {
 
 constexpr Isa k_all_isas[] = {Isa::scalar, Isa::neon, Isa::avx2, Isa::avx512};
 
+#if defined(SLUICE_NO_SIMD)
+constexpr bool k_has_simd = false;
+#else
+constexpr bool k_has_simd = true;
+#endif
+
 // GCC's cpuid tests include XGETBV, so a feature whose registers the system does not save counts as missing.
 bool is_supported(Isa isa) {
+  if (!k_has_simd && isa != Isa::scalar) return false;
   switch (isa) {
     case Isa::scalar:
       return true;
@@ -113,7 +120,9 @@ Isa choose_isa() {
   if (!isa || std::find(supported.begin(), supported.end(), *isa) == supported.end()) {
     base::fail(ErrorCode::invalid_argument,
                "SLUICE_ISA is \"{}\", which {}; this machine runs: {} (unset it to take the best)", wanted,
-               isa ? "this machine or operating system does not support" : "names no instruction set",
+               !isa          ? "names no instruction set"
+               : !k_has_simd ? "this build has no kernels for"
+                             : "this machine or operating system does not support",
                isa_list(supported));
   }
   return *isa;

@@ -13,8 +13,9 @@ enum class Isa { scalar, neon, avx2, avx512 };
 const char* isa_name(Isa isa) noexcept;
 std::optional<Isa> parse_isa(std::string_view name) noexcept;
 
-/// Every set this machine and operating system can run, scalar first. avx2 means AVX2 + FMA + F16C; avx512
-/// means F, BW, DQ, VL and VNNI (and the OS saves the registers); neon means the dot-product extension.
+/// Every set this machine and operating system can run and this build has kernels for, scalar first (a build
+/// with SLUICE_SIMD=OFF has no others). avx2 means AVX2 + FMA + F16C; avx512 means F, BW, DQ, VL and VNNI
+/// (and the OS saves the registers); neon means AArch64's with the dot-product extension.
 std::vector<Isa> supported_isas();
 
 /// The best supported set, or the one named by the environment variable SLUICE_ISA (Error(invalid_argument)

@@ -7,6 +7,8 @@
 #include <array>
 
 #include "gguf/reader.hpp"
+#include "kernels/gemm.hpp"
+#include "platform/cpu_features.hpp"
 #include "sluice/error.hpp"
 #include "sluice/inspect.hpp"
 #include "sluice/model.hpp"
@@ -50,6 +52,16 @@ TEST(Machine, InfoNamesWhatResultsDependOn) {
   EXPECT_EQ(info.kernel.find('\n'), std::string::npos);
   EXPECT_GE(info.n_usable_cpus, 1);
   EXPECT_GE(info.memory_bytes, k_mib);
+}
+
+/// A build without SIMD kernels on a machine that has AVX2 runs, and names, the scalar ones.
+TEST(Machine, InfoAndStatisticsNameTheKernelsThatRun) {
+  const kernels::GemmKernel kernel = kernels::find_gemm(gguf::TensorType::q4_k, platform::choose_isa());
+  const std::string running = platform::isa_name(kernel.isa);
+  EXPECT_EQ(machine_info().isa, running);
+  const test::TempDir dir;
+  const auto path = test::write_tiny_model(dir.path(), {});
+  EXPECT_EQ(Model::open(path, {}).stats().isa, running);
 }
 
 /// What one token needs, worked out from the tensor table of the file.
