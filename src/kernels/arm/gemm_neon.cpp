@@ -3,6 +3,7 @@
 // The order matters: the vector vocabulary gives the other parts their meaning.
 // clang-format off
 #include "kernels/arm/vec_neon.hpp"
+#include "kernels/simd/scaled_dot.hpp"
 #include "kernels/simd/pack_q32.hpp"
 #include "kernels/simd/pack_k.hpp"
 #include "kernels/simd/panel_dot.hpp"

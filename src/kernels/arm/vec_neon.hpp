@@ -9,9 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#define SLUICE_INLINE __attribute__((always_inline)) inline
-/// Large loops stay functions of their own: together they exhaust the compiler's register allocation.
-#define SLUICE_NOINLINE __attribute__((noinline))
+#include "kernels/simd/inline.hpp"
 
 namespace sluice::kernels::simd {
 namespace {
@@ -252,24 +250,6 @@ SLUICE_INLINE void dot(const std::uint8_t* w, std::size_t panel_bytes, const std
     group.template operator()<1>();
     group.template operator()<2>();
     group.template operator()<3>();
-  }
-}
-
-/// acc[p][t] += scale[p] * the dot products.
-template <class Format, int Groups, int P, int T>
-SLUICE_INLINE void scaled_dot(const std::uint8_t* w, std::size_t panel_bytes, const Ints (&scale)[P],
-                              const std::int8_t* const (&q)[T], Ints (&acc)[P][T]) noexcept {
-  Ints part[P][T];
-#pragma GCC unroll 2
-  for (int p = 0; p < P; ++p) {
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) part[p][t] = zero();
-  }
-  dot<Format, Groups>(w, panel_bytes, q, part);
-#pragma GCC unroll 2
-  for (int p = 0; p < P; ++p) {
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) acc[p][t] = vmlaq_s32(acc[p][t], part[p][t], scale[p]);
   }
 }
 

@@ -18,9 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#define SLUICE_INLINE __attribute__((always_inline)) inline
-/// Large loops stay functions of their own: together they exhaust the compiler's register allocation.
-#define SLUICE_NOINLINE __attribute__((noinline))
+#include "kernels/simd/inline.hpp"
 
 namespace sluice::kernels::simd {
 namespace {
@@ -288,24 +286,6 @@ SLUICE_INLINE void dot(const std::uint8_t* w, std::size_t panel_bytes, const std
 #pragma GCC unroll 2
       for (int p = 0; p < P; ++p) acc[p][t] = _mm512_dpbusd_epi32(acc[p][t], wg[p], xg);
     }
-  }
-}
-
-/// acc[p][t] += scale[p] * the dot products.
-template <class Format, int Groups, int P, int T>
-SLUICE_INLINE void scaled_dot(const std::uint8_t* w, std::size_t panel_bytes, const Ints (&scale)[P],
-                              const std::int8_t* const (&q)[T], Ints (&acc)[P][T]) noexcept {
-  Ints part[P][T];
-#pragma GCC unroll 2
-  for (int p = 0; p < P; ++p) {
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) part[p][t] = zero();
-  }
-  dot<Format, Groups>(w, panel_bytes, q, part);
-#pragma GCC unroll 2
-  for (int p = 0; p < P; ++p) {
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) acc[p][t] = add32(acc[p][t], mullo32(part[p][t], scale[p]));
   }
 }
 
