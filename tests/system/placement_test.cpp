@@ -200,7 +200,9 @@ TEST_F(Placement, DecodingTokenByTokenGivesTheBitsOfPrefill) {
         }
         const Stats stats = model.stats();
         n_ahead += stats.n_ahead;
-        if (!look_ahead) EXPECT_EQ(stats.n_ahead, 0u);
+        if (!look_ahead) {
+          EXPECT_EQ(stats.n_ahead, 0u);
+        }
         EXPECT_LE(stats.n_ahead_used + stats.n_ahead_wasted, stats.n_ahead);
       }
     }
