@@ -2,8 +2,17 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace sluice {
+
+/// What one layer's experts were, as in Stats.
+struct LayerStats {
+  std::uint32_t layer_idx = 0;
+  std::uint32_t n_slots = 0;  ///< Of its own, as planned.
+  std::uint64_t n_hits = 0, n_joins = 0, n_misses = 0, n_ahead_used = 0;
+  std::uint64_t n_wanted() const noexcept { return n_hits + n_joins + n_misses + n_ahead_used; }
+};
 
 /// Counters of one open model since it was opened. Bytes, nanoseconds, tokens.
 struct Stats {
@@ -24,7 +33,8 @@ struct Stats {
   std::uint64_t weight_bytes = 0;
   // Units: one expert of one layer.
   std::uint64_t n_units = 0;
-  std::uint64_t n_slots = 0;
+  std::uint64_t n_slots = 0;                 ///< Now; fewer than planned while others need the memory.
+  std::uint64_t n_shrinks = 0, n_grows = 0;  ///< Times that slots gave memory back, and took it again.
   std::uint64_t n_hits = 0;
   std::uint64_t n_misses = 0;
   std::uint64_t n_joins = 0;  ///< Wanted while already being read.
@@ -35,6 +45,7 @@ struct Stats {
   double hit_rate() const noexcept {
     return n_wanted() == 0 ? 1.0 : static_cast<double>(n_hits) / static_cast<double>(n_wanted());
   }
+  std::vector<LayerStats> layers;  ///< Those that have experts.
   // The drive.
   std::string io_backend;             ///< "io_uring, O_DIRECT" and the like, with the reason for a fallback.
   std::uint64_t unit_read_bytes = 0;  ///< Read to fetch units (aligned windows).

@@ -70,6 +70,8 @@ Json stats_json(const Stats& stats) {
       {"weight_bytes", stats.weight_bytes},
       {"n_units", stats.n_units},
       {"n_slots", stats.n_slots},
+      {"n_shrinks", stats.n_shrinks},
+      {"n_grows", stats.n_grows},
       {"n_hits", stats.n_hits},
       {"n_joins", stats.n_joins},
       {"n_misses", stats.n_misses},

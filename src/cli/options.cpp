@@ -102,8 +102,7 @@ class Parser {
     app.add_flag("--ignore-eos", generate.ignore_eos, "Go on after an end token")->group(group);
     app.add_flag("--special", generate.special, "Show control tokens in the text")->group(group);
     app.add_flag("--json", run_.json, "Print one JSON object instead of the text")->group(group);
-    app.add_flag("--stats", run_.stats, "Print memory, drive and speed figures to standard error")
-        ->group(group);
+    add_stats(app, run_.stats)->group(group);
     app.add_flag("-v,--verbose", run_.verbose, "Print the model and its memory plan before the answer")
         ->group(group);
 
@@ -136,7 +135,7 @@ class Parser {
     number(app, "--ctx", perplexity_.options.n_ctx, "Tokens per window; the second half of each is scored",
            "Options");
     number(app, "--chunks", perplexity_.options.max_chunks, "Windows to compute, 0: all", "Options");
-    app.add_flag("--stats", perplexity_.stats, "Print memory, drive and speed figures to standard error");
+    add_stats(app, perplexity_.stats);
     app.add_flag("--json", perplexity_.json, "Print one JSON object");
     add_open_options(app, perplexity_.open, /*with_context=*/false);
   }
@@ -234,6 +233,14 @@ class Parser {
     app.add_option("--pre-tokenizer", open.pre_tokenizer, "Override the file's pre-tokenizer")
         ->type_name("NAME")
         ->group(group);
+  }
+
+  static CLI::Option* add_stats(CLI::App& app, std::string& stats) {
+    return app
+        .add_flag(
+            "--stats{totals}", stats,
+            "Print memory, drive and speed figures to standard error; --stats=full: of every layer, too")
+        ->check(CLI::IsMember({"totals", "full"}));
   }
 
   template <typename T>

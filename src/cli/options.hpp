@@ -23,7 +23,7 @@ struct RunCommand {
   std::optional<std::string> system;
   bool chat = false;
   bool raw = false;
-  bool stats = false;
+  std::string stats;  ///< Empty, "totals" or "full".
   bool json = false;
   bool verbose = false;
 };
@@ -40,7 +40,7 @@ struct PerplexityCommand {
   OpenOptions open;
   PerplexityOptions options;
   std::string file;
-  bool stats = false;
+  std::string stats;  ///< Empty, "totals" or "full".
   bool json = false;
 };
 

@@ -40,7 +40,8 @@ int perplexity(const PerplexityCommand& command, Output& output) {
                              result.perplexity, result.std_error, result.n_scored, result.n_chunks,
                              command.options.n_ctx));
   }
-  if (command.stats) print_error_text(stats_table(model.plan(), model.stats()));
+  if (!command.stats.empty()) print_error_text(stats_table(model.plan(), model.stats()));
+  if (command.stats == "full") print_error_text(layer_table(model.stats()));
   return exit_status(output);
 }
 

@@ -59,8 +59,10 @@ void describe_model(const Model& model) {
   print_error_text(plan_table(model.plan()));
 }
 
-void print_stats(const Model& model) {
-  print_error_text(stats_table(model.plan(), model.stats()));
+void print_stats(const Model& model, bool full) {
+  const Stats stats = model.stats();
+  print_error_text(stats_table(model.plan(), stats));
+  if (full) print_error_text(layer_table(stats));
 }
 
 void note_plain_form(const Conversation& conversation) {
@@ -91,7 +93,7 @@ int run_prompt(const RunCommand& command, Model& model, const GenerateOptions& o
     output.write(run_json(model.info(), generation, options.sampler.seed, model.plan(), model.stats()));
   output.end_line();
   note_full_context(model, generation);
-  if (command.stats) print_stats(model);
+  if (!command.stats.empty()) print_stats(model, command.stats == "full");
   return exit_status(output);
 }
 
@@ -111,7 +113,7 @@ bool chat_turn(const RunCommand& command, Model& model, Conversation& conversati
     const char* cure = error.code() == ErrorCode::context_full ? "; /reset begins anew" : "";
     print_error_text(fmt::format("sluice: error: {}{}\n", error.what(), cure));
   }
-  if (command.stats) print_stats(model);
+  if (!command.stats.empty()) print_stats(model, command.stats == "full");
   if (stop_signal() != 0 && !stopped_by_keyboard()) return false;
   clear_stop_signal();
   output.resume();
@@ -135,7 +137,7 @@ int run_chat(const RunCommand& command, Model& model, const GenerateOptions& opt
     if (*line == "/reset") {
       conversation.reset();
     } else if (*line == "/stats") {
-      print_stats(model);
+      print_stats(model, command.stats == "full");
     } else if (line->starts_with("/")) {
       print_error_text("sluice: commands are /exit, /reset and /stats\n");
     } else if (!chat_turn(command, model, conversation, *line, options, output)) {

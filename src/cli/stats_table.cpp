@@ -60,7 +60,10 @@ void add_memory(Table& table, const Plan& plan, const Stats& stats) {
   table.row("KV cache", format_bytes(stats.kv_bytes), fmt::format("{} tokens", plan.n_ctx));
   table.row("scratch", format_bytes(stats.scratch_bytes),
             fmt::format("passes of {} tokens", plan.prefill_chunk));
-  table.row("slot memory", format_bytes(stats.slot_bytes));
+  table.row("slot memory", format_bytes(stats.slot_bytes),
+            stats.n_shrinks == 0 ? std::string()
+                                 : fmt::format("gave way to others {} times, came back {} times",
+                                               stats.n_shrinks, stats.n_grows));
   add_units(table, plan);
 }
 
@@ -154,6 +157,17 @@ std::string stats_table(const Plan& plan, const Stats& stats) {
   add_drive(table, stats);
   add_work(table, stats);
   return table.text();
+}
+
+std::string layer_table(const Stats& stats) {
+  if (stats.layers.empty()) return {};
+  std::string out = "layer  slots     hits    joins   misses  read ahead  hit rate\n";
+  for (const LayerStats& layer : stats.layers) {
+    out += fmt::format("{:5}  {:5}  {:7}  {:7}  {:7}  {:10}  {:>8}\n", layer.layer_idx, layer.n_slots,
+                       layer.n_hits, layer.n_joins, layer.n_misses, layer.n_ahead_used,
+                       percent(layer.n_hits, layer.n_wanted()));
+  }
+  return out;
 }
 
 std::string format_count(std::uint64_t n) {

@@ -31,6 +31,9 @@ std::string plan_table(const Plan& plan);
 /// Everything that was counted while the model ran.
 std::string stats_table(const Plan& plan, const Stats& stats);
 
+/// What was counted of every layer that has experts; empty when none has.
+std::string layer_table(const Stats& stats);
+
 /// "29.1 M"
 std::string format_count(std::uint64_t n);
 

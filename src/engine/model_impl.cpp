@@ -8,6 +8,7 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "residency/governor.hpp"
 
 namespace sluice {
 namespace engine {
@@ -68,6 +69,9 @@ ModelInfo make_info(const Prepared& prepared) {
   return info;
 }
 
+/// Memory pressure builds up over seconds, and a look at it costs a tenth of a millisecond.
+constexpr std::uint64_t k_govern_interval_ns = 200'000'000;
+
 void check_options(const OpenOptions& options) {
   constexpr std::uint32_t k_max_sequences = 4096, k_max_chunk_rows = 16'384;
   if (options.max_sequences == 0 || options.max_sequences > k_max_sequences) {
@@ -107,6 +111,9 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
   auto queue = std::make_unique<storage::ReadQueue>(std::move(backend), storage::ReadQueue::Options{});
 
   residency::MachineFacts machine = machine_facts();
+  impl->memory_limits =
+      hooks.memory_limits ? hooks.memory_limits : [] { return platform::read_memory_limits(); };
+  impl->govern_interval_ns = hooks.memory_limits ? 0 : k_govern_interval_ns;
   if (hooks.process_bytes) machine.process_bytes = *hooks.process_bytes;
   impl->placement = residency::make_plan(model_facts(parts, *impl->ops), machine, options);
   impl->plan = impl->placement.plan;
@@ -220,10 +227,35 @@ void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) 
       ++item_idx;
       token_idx = 0;
     }
+    govern();
     run_pass(sink, is_decode);
     const std::size_t end_item = std::min(items.size(), token_idx == 0 ? item_idx : item_idx + 1);
     for (std::size_t i = first_item; i < end_item; ++i) items[i].sequence->impl_->n_tokens += n_added[i];
   }
+}
+
+void Model::Impl::govern() {
+  if (cache == nullptr || !cache->is_streaming()) return;
+  const std::uint64_t now = base::now_ns();
+  if (now - governed_ns < govern_interval_ns) return;
+  governed_ns = now;
+  const platform::MemoryLimits limits = memory_limits();
+  residency::PressureFacts facts;
+  facts.slot_bytes = cache->own_slot_bytes();
+  facts.planned_bytes = cache->planned_own_slot_bytes();
+  facts.limit_bytes = limits.total_bytes;
+  facts.free_bytes = limits.available_bytes;
+  if (limits.cgroup_limit_bytes) {
+    const std::uint64_t limit = *limits.cgroup_limit_bytes;
+    const std::uint64_t room = limit - std::min(limit, limits.cgroup_used_bytes);
+    if (facts.limit_bytes == 0 || room < facts.free_bytes) {
+      facts.limit_bytes = limit;
+      facts.free_bytes = room;
+    }
+  }
+  if (facts.limit_bytes == 0) return;  // Nothing is known.
+  const std::uint64_t wanted = residency::governed_slot_bytes(facts);
+  if (wanted != facts.slot_bytes) cache->resize(wanted);
 }
 
 void Model::Impl::run_pass(const LogitsSink& sink, bool is_decode) {
@@ -263,6 +295,13 @@ Stats Model::Impl::stats() const {
     stats.n_ahead_used = counters.n_ahead_used;
     stats.n_ahead_wasted = counters.n_ahead_wasted;
     stats.stall_ns = counters.stall_ns;
+    stats.n_shrinks = counters.n_shrinks;
+    for (std::size_t i = 0; i < prepared->units.layers.size(); ++i) {
+      const residency::LayerStatistics& layer = cache->layer_statistics()[i];
+      stats.layers.push_back({prepared->units.layers[i].layer_idx, placement.slots_per_layer[i], layer.n_hits,
+                              layer.n_joins, layer.n_misses, layer.n_ahead_used});
+    }
+    stats.n_grows = counters.n_grows;
   }
   const storage::IoStatistics& io = store->queue().statistics();
   stats.io_backend = io_description;

@@ -15,6 +15,7 @@
 #include "kernels/cpu_ops.hpp"
 #include "model/forward.hpp"
 #include "platform/cpu_features.hpp"
+#include "platform/memory.hpp"
 #include "residency/unit_cache.hpp"
 #include "residency/weight_store.hpp"
 #include "sluice/model.hpp"
@@ -30,6 +31,8 @@ struct Hooks {
   /// What the planner takes as the process's own share instead of measuring it, so that a test's plan does
   /// not depend on how much the test program has allocated before.
   std::optional<std::uint64_t> process_bytes;
+  /// Stands in for what the system says of memory while the model runs.
+  std::function<platform::MemoryLimits()> memory_limits;
 };
 
 /// Model::open with hooks.
@@ -48,6 +51,8 @@ struct Model::Impl {
   std::uint64_t unit_read_start = 0;  ///< The queue's byte count when units began.
   std::optional<std::uint64_t> kernel_bytes_before;
   std::string io_description;
+  std::function<platform::MemoryLimits()> memory_limits;
+  std::uint64_t govern_interval_ns = 0, governed_ns = 0;
   storage::IoStatistics io_before;  ///< The queue's statistics after loading.
   const std::atomic<bool>* cancel = nullptr;
   std::uint32_t n_sequences = 0;
@@ -75,6 +80,8 @@ struct Model::Impl {
   explicit Impl(Tokenizer handle) : tokenizer(std::move(handle)) {}
   void step(std::span<const StepItem> items, const LogitsSink& sink);
   void run_pass(const LogitsSink& sink, bool is_decode);
+  /// Gives slots back or takes them again, as the memory of the machine allows; looks at most every 200 ms.
+  void govern();
   Stats stats() const;
 };
 

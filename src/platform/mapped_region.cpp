@@ -107,6 +107,14 @@ MappedRegion& MappedRegion::operator=(MappedRegion&& other) noexcept {
   return *this;
 }
 
+bool MappedRegion::restore_pages(std::size_t offset, std::size_t bytes) noexcept {
+  SLUICE_CHECK(offset <= bytes_ && bytes <= bytes_ - offset);
+  if (bytes == 0) return true;
+  const std::size_t first = base::align_down(offset, page_bytes());
+  const std::size_t last = base::align_up(offset + bytes, page_bytes());
+  return madvise(data_ + first, last - first, k_madv_populate_write) == 0;
+}
+
 void MappedRegion::release_pages(std::size_t offset, std::size_t bytes) noexcept {
   SLUICE_CHECK(offset <= bytes_ && bytes <= bytes_ - offset);
   if (bytes == 0) return;

@@ -73,6 +73,9 @@ std::optional<GroupMemory> read_group(const std::string& root, const ControlGrou
     used = read_number(folder + "/memory.current");
   } else {
     limit = read_number(folder + "/memory.limit_in_bytes");
+    // What a group is asked to shrink to when others need memory: the administrator's wish bounds us as well.
+    const auto soft = read_number(folder + "/memory.soft_limit_in_bytes");
+    if (soft && (!limit || *soft < *limit)) limit = soft;
     used = read_number(folder + "/memory.usage_in_bytes");
   }
   if (!limit || *limit >= k_unlimited_bytes) return std::nullopt;

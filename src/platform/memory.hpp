@@ -57,6 +57,9 @@ class MappedRegion {
   /// Gives the pages of [offset, offset + bytes) back to the system, keeping the addresses; contents become
   /// zero.
   void release_pages(std::size_t offset, std::size_t bytes) noexcept;
+  /// Makes released pages present again. False when the system refuses; they then come back one by one as
+  /// they are touched.
+  bool restore_pages(std::size_t offset, std::size_t bytes) noexcept;
 
  private:
   std::byte* data_ = nullptr;

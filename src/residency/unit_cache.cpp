@@ -62,9 +62,11 @@ UnitCache::UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, cons
     n_units += map.layers[i].n_experts;
     max_experts = std::max<std::size_t>(max_experts, map.layers[i].n_experts);
   }
+  own_bytes_ = planned_own_bytes_ = bytes;
   bytes += placement.n_transit * placement.transit_slot_bytes;
   slabs_ = platform::MappedRegion::allocate(bytes, true);
   slots_.resize(n_slots);
+  layer_statistics_.resize(map.layers.size());
   slot_of_.assign(n_units, k_no_slot);
   std::uint64_t offset = 0;
   std::uint32_t slot_idx = 0;
@@ -127,14 +129,18 @@ void UnitCache::begin(std::uint32_t layer_idx, std::span<const Want> wants, Admi
     ++slot.n_leases;
     const bool is_ready = slot.state == SlotState::ready;
     (is_ready ? ready_ : waiting_).push_back(static_cast<std::uint32_t>(slot_idx));
+    LayerStatistics& counters = layer_statistics_[fetch_layer_];
     if (was_read_ahead(slot, true)) {
+      ++counters.n_ahead_used;
       for (std::size_t part = 0; !is_ready && part < k_n_expert_parts; ++part)
         store_.queue().promote(request_id(static_cast<std::uint32_t>(slot_idx), part));
     } else {
       ++(is_ready ? statistics_.n_hits : statistics_.n_joins);
+      ++(is_ready ? counters.n_hits : counters.n_joins);
     }
   }
   statistics_.n_misses += pending_.size();
+  layer_statistics_[fetch_layer_].n_misses += pending_.size();
   // Guesses that proved wrong and have not reached the drive must not hold up what is wanted.
   store_.queue().cancel_speculative();
   complete(0);
@@ -169,7 +175,7 @@ void UnitCache::issue_ahead() {
   for (std::size_t i = 0; i < guesses_.size() && allowed != 0; ++i) {
     if (slot_of(guess_layer_, guesses_[i]) != k_no_slot) continue;
     if (n_in_flight_ >= max_in_flight_) break;
-    const std::int32_t slot_idx = choose_ahead_slot(guess_layer_, guesses_);
+    const std::int32_t slot_idx = lowest_slot(guess_layer_, guesses_);
     if (slot_idx == k_no_slot) break;
     const auto idx = static_cast<std::uint32_t>(slot_idx);
     empty_slot(idx);
@@ -186,7 +192,7 @@ void UnitCache::end_demand(std::uint64_t now_ns) {
   issue_ahead();
 }
 
-std::int32_t UnitCache::choose_ahead_slot(std::uint32_t layer, std::span<const std::uint16_t> keep) const {
+std::int32_t UnitCache::lowest_slot(std::uint32_t layer, std::span<const std::uint16_t> keep) const {
   std::int32_t victim = k_no_slot;
   double victim_score = 0;
   for (std::uint32_t i = first_slot_[layer]; i < first_slot_[layer + 1]; ++i) {
@@ -212,21 +218,13 @@ bool UnitCache::was_read_ahead(Slot& slot, bool used) noexcept {
 }
 
 std::int32_t UnitCache::choose_slot(std::uint32_t layer, std::uint32_t expert) {
-  std::int32_t victim = k_no_slot;
-  double victim_score = 0;
-  for (std::uint32_t i = first_slot_[layer]; i < first_slot_[layer + 1]; ++i) {
-    const Slot& slot = slots_[i];
-    if (slot.state == SlotState::free) return static_cast<std::int32_t>(i);
-    if (slot.state != SlotState::ready || slot.n_leases != 0) continue;
-    const double score = policies_[layer].score(slot.expert, now_);
-    if (victim == k_no_slot || score < victim_score) {
-      victim = static_cast<std::int32_t>(i);
-      victim_score = score;
+  const std::int32_t own = lowest_slot(layer, {});
+  if (own != k_no_slot) {
+    const Slot& slot = slots_[static_cast<std::size_t>(own)];
+    if (slot.state == SlotState::free || admission_ == Admission::always ||
+        policies_[layer].score(slot.expert, now_) < policies_[layer].score(expert, now_)) {
+      return own;
     }
-  }
-  if (victim != k_no_slot &&
-      (admission_ == Admission::always || victim_score < policies_[layer].score(expert, now_))) {
-    return victim;
   }
   for (std::uint32_t i = first_transit_; i < slots_.size(); ++i) {
     if (slots_[i].state == SlotState::free) return static_cast<std::int32_t>(i);
@@ -366,6 +364,50 @@ void UnitCache::empty_slot(std::uint32_t slot_idx) noexcept {
   was_read_ahead(slot, false);
   if (slot.state != SlotState::free) slot_of(slot.layer, slot.expert) = k_no_slot;
   slot.state = SlotState::free;
+}
+
+void UnitCache::resize(std::uint64_t bytes) {
+  SLUICE_CHECK(is_streaming());
+  abandon();
+  while (n_in_flight_ != 0) complete(1);
+  bytes = std::min(bytes, planned_own_bytes_);
+  if (bytes == own_bytes_ || planned_own_bytes_ == 0) return;
+  ++(bytes < own_bytes_ ? statistics_.n_shrinks : statistics_.n_grows);
+  const double share = static_cast<double>(bytes) / static_cast<double>(planned_own_bytes_);
+  for (std::uint32_t layer = 0; layer < map_.layers.size(); ++layer) {
+    const std::uint32_t n_planned = first_slot_[layer + 1] - first_slot_[layer];
+    resize_layer(layer, static_cast<std::uint32_t>(n_planned * share));
+  }
+}
+
+void UnitCache::resize_layer(std::uint32_t layer, std::uint32_t n_wanted) {
+  const std::uint64_t bytes = map_.layers[layer].slot_bytes;
+  const auto offset_of = [&](const Slot& slot) {
+    return static_cast<std::size_t>(slot.data - slabs_.data());
+  };
+  const std::span<Slot> slots(slots_.data() + first_slot_[layer],
+                              first_slot_[layer + 1] - first_slot_[layer]);
+  std::size_t n_used = 0;
+  for (const Slot& slot : slots) n_used += slot.state != SlotState::retired;
+  for (Slot& slot : slots) {
+    if (n_used >= n_wanted) break;
+    if (slot.state != SlotState::retired || !slabs_.restore_pages(offset_of(slot), bytes)) continue;
+    slot.state = SlotState::free;
+    --n_retired_;
+    ++n_used;
+    own_bytes_ += bytes;
+  }
+  while (n_used > n_wanted) {
+    const std::int32_t idx = lowest_slot(layer, {});
+    SLUICE_CHECK(idx != k_no_slot);
+    Slot& slot = slots_[static_cast<std::size_t>(idx)];
+    empty_slot(static_cast<std::uint32_t>(idx));
+    slabs_.release_pages(offset_of(slot), bytes);
+    slot.state = SlotState::retired;
+    ++n_retired_;
+    --n_used;
+    own_bytes_ -= bytes;
+  }
 }
 
 void UnitCache::preload() {

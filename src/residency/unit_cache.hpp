@@ -37,12 +37,17 @@ class Lease {
   std::uint32_t slot_ = 0;
 };
 
+struct LayerStatistics {
+  std::uint64_t n_hits = 0, n_misses = 0, n_joins = 0, n_ahead_used = 0;
+};
+
 struct CacheStatistics {
   std::uint64_t n_hits = 0, n_misses = 0, n_joins = 0;
   /// Look-ahead: units it began to read; those of them that were wanted next, which count neither as hits nor
   /// as misses; and those that left without having been wanted.
   std::uint64_t n_ahead = 0, n_ahead_used = 0, n_ahead_wasted = 0;
   std::uint64_t stall_ns = 0;
+  std::uint64_t n_shrinks = 0, n_grows = 0;  ///< Times that slots were given back and taken again.
 };
 
 /// The experts of a model in slots of RAM, filled by direct reads.
@@ -88,15 +93,26 @@ class UnitCache {
   /// Reads every expert that has a slot of its own, in file order: for plans in which all fit.
   void preload();
 
+  /// Holds at most `bytes` in slots of the layers' own from now on, the same share of every layer's: gives
+  /// the memory of the units with the lowest scores back to the system, or takes slots that it gave back into
+  /// use again. Between steps only; needs transit slots (is_streaming()).
+  void resize(std::uint64_t bytes);
+  /// Bytes of the layers' own slots: now, and as planned.
+  std::uint64_t own_slot_bytes() const noexcept { return own_bytes_; }
+  std::uint64_t planned_own_slot_bytes() const noexcept { return planned_own_bytes_; }
+
   const CacheStatistics& statistics() const noexcept { return statistics_; }
-  std::uint64_t slot_bytes() const noexcept { return slabs_.size(); }
-  std::size_t n_slots() const noexcept { return slots_.size(); }
+  /// Per layer of the map.
+  std::span<const LayerStatistics> layer_statistics() const noexcept { return layer_statistics_; }
+  std::uint64_t slot_bytes() const noexcept { return slabs_.size() - (planned_own_bytes_ - own_bytes_); }
+  std::size_t n_slots() const noexcept { return slots_.size() - n_retired_; }
   /// Whether some experts have no slot of their own.
   bool is_streaming() const noexcept { return first_transit_ != slots_.size(); }
 
  private:
   friend class Lease;
-  enum class SlotState : std::uint8_t { free, reading, ready, failed };
+  /// retired: its memory was given back.
+  enum class SlotState : std::uint8_t { free, reading, ready, failed, retired };
   struct Slot {
     std::byte* data = nullptr;
     std::uint32_t layer = 0;  ///< Index in map_.layers of the unit it holds.
@@ -117,7 +133,9 @@ class UnitCache {
     return slot_of_[layer_base_[layer] + expert];
   }
   std::int32_t choose_slot(std::uint32_t layer, std::uint32_t expert);
-  std::int32_t choose_ahead_slot(std::uint32_t layer, std::span<const std::uint16_t> keep) const;
+  /// A free slot of the layer's own, else the one with the lowest score that is not leased and holds none of
+  /// `keep`.
+  std::int32_t lowest_slot(std::uint32_t layer, std::span<const std::uint16_t> keep) const;
   void start_read(std::uint32_t slot_idx, std::uint32_t layer, std::uint32_t expert,
                   storage::Priority priority);
   void observe_drive(std::uint32_t layer, Admission admission, std::uint64_t now_ns) noexcept;
@@ -125,6 +143,7 @@ class UnitCache {
   void end_demand(std::uint64_t now_ns);
   bool was_read_ahead(Slot& slot, bool used) noexcept;
   void issue_pending();
+  void resize_layer(std::uint32_t layer, std::uint32_t n_wanted);
   void complete(std::size_t min_count);
   void release(std::uint32_t slot_idx) noexcept;
   void empty_slot(std::uint32_t slot_idx) noexcept;
@@ -142,7 +161,10 @@ class UnitCache {
   std::vector<LayerPolicy> policies_;
   std::size_t max_in_flight_ = 0;  ///< Units being read at once (limit of the read queue).
   std::size_t n_in_flight_ = 0;
+  std::uint64_t own_bytes_ = 0, planned_own_bytes_ = 0;
+  std::size_t n_retired_ = 0;
   CacheStatistics statistics_;
+  std::vector<LayerStatistics> layer_statistics_;
   LookAheadGate gate_;
   std::vector<std::uint16_t>
       guesses_;  ///< For layer guess_layer_ (an index of map_.layers); empty when issued.

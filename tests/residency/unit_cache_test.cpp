@@ -304,6 +304,34 @@ TEST(UnitCache, AGuessThatCannotBeReadIsNoErrorUntilItIsWanted) {
   bench.fetch(1, {2, 3}, 3);
 }
 
+TEST(UnitCache, GivesSlotsBackAndTakesThemAgain) {
+  Bench bench(4, 2);
+  for (std::uint32_t layer = 0; layer < 3; ++layer) bench.fetch(layer, {0, 1, 2, 3}, 1);
+  bench.fetch(0, {2}, 2);
+  bench.fetch(0, {3}, 3);
+  const std::uint64_t planned = bench.cache->own_slot_bytes();
+  EXPECT_EQ(planned, bench.cache->planned_own_slot_bytes());
+  EXPECT_EQ(bench.cache->n_slots(), 3u * 4 + 2);
+
+  bench.cache->resize(planned / 2);
+  EXPECT_LE(bench.cache->own_slot_bytes(), planned / 2);
+  EXPECT_EQ(bench.cache->n_slots(), 3u * 2 + 2);
+  const std::uint64_t misses = bench.cache->statistics().n_misses;
+  bench.fetch(0, {2, 3}, 4);
+  EXPECT_EQ(bench.cache->statistics().n_misses, misses) << "what was used last should have stayed";
+  run_random_fetches(bench, 1);
+
+  bench.cache->resize(0);
+  EXPECT_EQ(bench.cache->own_slot_bytes(), 0u);
+  run_random_fetches(bench, 2);
+
+  bench.cache->resize(planned * 2);
+  EXPECT_EQ(bench.cache->own_slot_bytes(), planned);
+  run_random_fetches(bench, 3);
+  EXPECT_EQ(bench.cache->statistics().n_shrinks, 2u);
+  EXPECT_EQ(bench.cache->statistics().n_grows, 1u);
+}
+
 TEST(UnitCache, CountsTheBytesOfItsMisses) {
   Bench bench(2, 2);
   const std::uint64_t before = bench.store->queue().statistics().requested_bytes;

@@ -210,6 +210,27 @@ TEST_F(Placement, DecodingTokenByTokenGivesTheBitsOfPrefill) {
   EXPECT_GT(n_ahead, 0u) << "nothing was read ahead, so nothing was tested";
 }
 
+TEST_F(Placement, MemoryPressureGivesTheSameBits) {
+  Case one = make_case("pressure");
+  one.options.memory_bytes = budget(60);
+  one.options.prefill_chunk = 8;
+  // Every pass finds another state of the machine: plenty, nothing, and all between.
+  auto n_looks = std::make_shared<std::uint64_t>(0);
+  one.hooks.memory_limits = [n_looks] {
+    platform::MemoryLimits limits;
+    limits.total_bytes = limits.available_bytes = 64u << 20;
+    limits.cgroup_limit_bytes = 64u << 20;
+    const std::uint64_t free_mib[] = {10, 0, 0, 0, 2, 9, 0, 0, 30, 0, 1, 40};
+    limits.cgroup_used_bytes = (64 - free_mib[(*n_looks)++ % std::size(free_mib)]) << 20;
+    return limits;
+  };
+  Stats stats;
+  expect_same(one, &stats);
+  EXPECT_GE(*n_looks, 20u);
+  EXPECT_GT(stats.n_shrinks, 2u);
+  EXPECT_GT(stats.n_grows, 1u);
+}
+
 TEST_F(Placement, AFailingExpertEndsTheRunWithItsNameAndOffset) {
   Case one = make_case("EIO");
   one.options.memory_bytes = budget(0);

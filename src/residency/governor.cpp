@@ -1,0 +1,27 @@
+#include "residency/governor.hpp"
+
+#include <algorithm>
+
+#include "base/units.hpp"
+
+namespace sluice::residency {
+namespace {
+
+constexpr std::uint64_t k_mark_divisor = 64;
+constexpr std::uint64_t k_max_mark_bytes = 256 * base::k_mib;
+
+}  // namespace
+
+std::uint64_t governed_slot_bytes(const PressureFacts& facts) noexcept {
+  const std::uint64_t mark = std::min(facts.limit_bytes / k_mark_divisor, k_max_mark_bytes);
+  if (facts.free_bytes < mark) {
+    const std::uint64_t wanted = 2 * mark - facts.free_bytes;
+    return facts.slot_bytes - std::min(facts.slot_bytes, wanted);
+  }
+  if (facts.free_bytes > 4 * mark && facts.slot_bytes < facts.planned_bytes) {
+    return std::min(facts.planned_bytes, facts.slot_bytes + (facts.free_bytes - 3 * mark));
+  }
+  return facts.slot_bytes;
+}
+
+}  // namespace sluice::residency

@@ -1,0 +1,51 @@
+// Goal: slots give way before the memory is used up, come back when it is free, and keep still in between.
+#include "residency/governor.hpp"
+
+#include <gtest/gtest.h>
+
+#include "base/units.hpp"
+
+namespace sluice::residency {
+namespace {
+
+using base::k_gib;
+using base::k_mib;
+
+TEST(Governor, KeepsThePlanWhileMemoryIsFree) {
+  EXPECT_EQ(governed_slot_bytes({4 * k_gib, 4 * k_gib, 6 * k_gib, k_gib}), 4 * k_gib);
+  EXPECT_EQ(governed_slot_bytes({4 * k_gib, 4 * k_gib, 6 * k_gib, 96 * k_mib}), 4 * k_gib);
+}
+
+TEST(Governor, GivesWayUntilTwiceTheMarkIsFree) {
+  EXPECT_EQ(governed_slot_bytes({4 * k_gib, 4 * k_gib, 6400 * k_mib, 60 * k_mib}),
+            4 * k_gib - (200 - 60) * k_mib);
+  EXPECT_EQ(governed_slot_bytes({4 * k_gib, 4 * k_gib, 6400 * k_mib, 0}), 4 * k_gib - 200 * k_mib);
+  EXPECT_EQ(governed_slot_bytes({50 * k_mib, 4 * k_gib, 6400 * k_mib, 0}), 0u);
+  EXPECT_EQ(governed_slot_bytes({4 * k_gib, 4 * k_gib, 1024 * k_gib, 0}), 4 * k_gib - 512 * k_mib)
+      << "the mark has an upper limit";
+}
+
+TEST(Governor, TakesBackWhatIsFreeAgain) {
+  EXPECT_EQ(governed_slot_bytes({k_gib, 4 * k_gib, 6400 * k_mib, 450 * k_mib}), k_gib + 150 * k_mib);
+  EXPECT_EQ(governed_slot_bytes({k_gib, 4 * k_gib, 6400 * k_mib, 400 * k_mib}), k_gib);
+  EXPECT_EQ(governed_slot_bytes({k_gib, 4 * k_gib, 64 * k_gib, 60 * k_gib}), 4 * k_gib);
+}
+
+TEST(Governor, SettlesInsteadOfFlapping) {
+  // Somebody else takes 500 MiB of a group in which 300 MiB were free.
+  PressureFacts facts{4 * k_gib, 4 * k_gib, 6400 * k_mib, 0};
+  const std::uint64_t others = 6400 * k_mib - 4 * k_gib - 300 * k_mib + 500 * k_mib;
+  int n_changes = 0;
+  for (int i = 0; i < 20; ++i) {
+    const std::uint64_t used = facts.slot_bytes + others;
+    facts.free_bytes = used < facts.limit_bytes ? facts.limit_bytes - used : 0;
+    const std::uint64_t next = governed_slot_bytes(facts);
+    if (next != facts.slot_bytes) ++n_changes;
+    facts.slot_bytes = next;
+  }
+  EXPECT_LE(n_changes, 3);
+  EXPECT_GE(facts.limit_bytes - facts.slot_bytes - others, 100 * k_mib);
+}
+
+}  // namespace
+}  // namespace sluice::residency
