@@ -11,7 +11,7 @@
 
 namespace sluice {
 
-/// A model whose shape can be synthesized.
+/// A model whose shape can be synthesized. Not every architecture among them can be run by this version.
 struct SynthShape {
   std::string name;          ///< "qwen3-30b-a3b".
   std::string architecture;  ///< "qwen3moe".
@@ -22,15 +22,19 @@ struct SynthShape {
 
 /// Every shape that synthesize() knows, in a fixed order.
 std::vector<SynthShape> synth_shapes();
-/// Every weight type that synthesize() knows: "Q4_K_M" (the mix that files of this name have) and the names
-/// of tensor types.
+/// Every weight type that synthesize() knows: "Q4_K_M" (the mix of types that the model's published 4-bit
+/// files have) and the names of tensor types.
 std::vector<std::string> synth_types();
 
 struct SynthOptions {
-  std::string shape;            ///< A name of synth_shapes().
-  std::string type = "Q4_K_M";  ///< A name of synth_types(); a tensor type is given to every matrix.
-  std::uint32_t n_layers = 0;   ///< Layers to keep, 0: all of them. block_count follows.
-  std::uint64_t seed = 1;       ///< The same seed, shape and options give the same file.
+  std::string shape;  ///< A name of synth_shapes().
+  /// A name of synth_types(). A tensor type is given to every matrix whose rows are whole blocks of it; the
+  /// others get a type of smaller blocks.
+  std::string type = "Q4_K_M";
+  /// Layers to keep, 0: all of them; prediction layers, which some models have behind these, are kept too.
+  /// block_count follows.
+  std::uint32_t n_layers = 0;
+  std::uint64_t seed = 1;  ///< The same seed, shape and options give the same file.
   /// How unevenly the experts of a layer are used, from 0 to 1. 0: routers are plain random matrices, which
   /// use all experts about equally. Above 0, all rows of the embedding share their last 256 elements, so that
   /// the residual stream carries one constant direction, and every row of a router has a component along it
@@ -55,8 +59,9 @@ struct SynthResult {
 using SynthProgress = std::function<void(std::uint64_t written_bytes, std::uint64_t file_bytes)>;
 
 /// Writes a GGUF file with the tensors, types and vocabulary size of a real model and valid random weights,
-/// for tests of speed and I/O: it runs, its text means nothing. Blocks repeat after some MiB, at another
-/// phase in every tensor and expert. The vocabulary spells every byte; most other tokens come from no text.
+/// for tests of speed and I/O: it runs where its architecture does, its text means nothing. Blocks repeat
+/// after some MiB, at another phase in every tensor and expert. The vocabulary spells every byte; most other
+/// tokens come from no text.
 ///
 /// Free space is checked first. The file grows as PATH.partial and is renamed when it is whole and on the
 /// drive; nothing is left behind when something fails. Its pages are dropped from the page cache, so that the

@@ -66,14 +66,19 @@ class Synthesizer {
     switch (spec.fill) {
       case Fill::ones:
         return write_floats(std::vector<float>(spec.dims[0], 1.0f), sink);
+      case Fill::minus_ones:
+        return write_floats(std::vector<float>(spec.dims[0], -1.0f), sink);
       case Fill::rope_factors:
         return write_floats(rope_factors(spec.dims[0]), sink);
+      case Fill::proportional_rope:
+        return write_floats(proportional_factors(spec.dims[0]), sink);
       case Fill::router:
         return write_router(spec, random, sink);
       case Fill::embedding:
         if (options_.locality > 0) return write_embedding(spec, random, sink);
         break;
       case Fill::random:
+      case Fill::bias:
         break;
     }
     write_random(spec, random, sink);
@@ -153,6 +158,14 @@ class Synthesizer {
     return factors;
   }
 
+  /// Gemma 4's heads rotate in their first quarter only: the other frequencies are divided to nothing.
+  static std::vector<float> proportional_factors(std::uint64_t n_factors) {
+    constexpr float k_no_rotation = 1e30f;
+    std::vector<float> factors(n_factors, k_no_rotation);
+    std::fill_n(factors.begin(), n_factors / 4, 1.0f);
+    return factors;
+  }
+
   const ShapeSpec& shape_;
   const SynthOptions& options_;
   engine::BlockPools pools_;
@@ -174,7 +187,8 @@ void check_options(const ShapeSpec& shape, const SynthOptions& options) {
 std::vector<SynthShape> synth_shapes() {
   std::vector<SynthShape> shapes;
   for (const ShapeSpec& shape : engine::shape_specs())
-    shapes.push_back({shape.name, shape.architecture, shape.n_layers, shape.n_experts, shape.n_experts_used});
+    shapes.push_back({shape.name, engine::architecture_name(shape), shape.n_layers, shape.n_experts,
+                      shape.n_experts_used});
   return shapes;
 }
 

@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -35,14 +36,37 @@ constexpr auto k_merges = std::to_array<std::string_view>({
     "\u0120 \u0120",
 });
 
-/// The family's special tokens; they are the last ones of the vocabulary.
-struct Specials {
-  std::array<std::string_view, 3> texts;
+/// What differs between the vocabularies. The special tokens are the last ones.
+struct Vocabulary {
+  std::string_view pre_tokenizer;
+  std::array<std::string_view, 3> specials;
   std::size_t bos, eos;
   bool add_bos;
+  std::string_view model = "gpt2";
 };
-constexpr Specials k_qwen = {{"<|endoftext|>", "<|im_start|>", "<|im_end|>"}, 0, 2, false};
-constexpr Specials k_llama3 = {{"<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"}, 0, 1, true};
+constexpr auto k_vocabularies = std::to_array<Vocabulary>({
+    {"qwen2", {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}, 0, 2, false},
+    {"qwen35", {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}, 0, 2, false},
+    {"llama-bpe", {"<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"}, 0, 1, true},
+    {"gpt-4o", {"<|startoftext|>", "<|endoftext|>", "<|return|>"}, 0, 2, false},
+    {"glm4", {"<|endoftext|>", "[gMASK]", "<|user|>"}, 1, 0, false},
+    {"deepseek-v3",
+     {"<\uff5cbegin\u2581of\u2581sentence\uff5c>", "<\uff5cend\u2581of\u2581sentence\uff5c>",
+      "<\uff5cUser\uff5c>"},
+     0,
+     1,
+     true},
+    {"kimi-k2", {"[BOS]", "[EOS]", "<|im_end|>"}, 0, 2, false},
+    {"gemma4", {"<bos>", "<eos>", "<unk>"}, 0, 1, true, "gemma4"},
+});
+
+const Vocabulary& find_vocabulary(std::string_view pre_tokenizer) {
+  const auto* found = std::find_if(
+      k_vocabularies.begin(), k_vocabularies.end(),
+      [pre_tokenizer](const Vocabulary& vocabulary) { return vocabulary.pre_tokenizer == pre_tokenizer; });
+  SLUICE_CHECK(found != k_vocabularies.end());
+  return *found;
+}
 
 std::string without_space(std::string_view merge) {
   const std::size_t space = merge.find(' ');
@@ -52,8 +76,8 @@ std::string without_space(std::string_view merge) {
 }  // namespace
 
 void add_vocabulary(std::string_view pre_tokenizer, std::uint32_t n_vocab, gguf::Metadata& metadata) {
-  const Specials& specials = pre_tokenizer == "qwen2" ? k_qwen : k_llama3;
-  SLUICE_CHECK(n_vocab >= 256 + k_merges.size() + specials.texts.size());
+  const Vocabulary& vocabulary = find_vocabulary(pre_tokenizer);
+  SLUICE_CHECK(n_vocab >= 256 + k_merges.size() + vocabulary.specials.size());
   gguf::StringArray tokens;
   std::vector<std::int32_t> types;
   const auto add = [&](std::string_view text, std::int32_t type) {
@@ -70,10 +94,10 @@ void add_vocabulary(std::string_view pre_tokenizer, std::uint32_t n_vocab, gguf:
     add(without_space(merge), k_normal);
     merges.push_back(merge);
   }
-  const std::size_t first_special = n_vocab - specials.texts.size();
+  const std::size_t first_special = n_vocab - vocabulary.specials.size();
   // Normal ones, so that what is sampled shows; no merge leads to them.
   while (tokens.size() < first_special) add(fmt::format("<fill_{}>", tokens.size()), k_normal);
-  for (const std::string_view text : specials.texts) add(text, k_control);
+  for (const std::string_view text : vocabulary.specials) add(text, k_control);
 
   const auto string = [](std::string_view text) {
     return gguf::Value{gguf::ValueType::string, std::string(text)};
@@ -84,15 +108,15 @@ void add_vocabulary(std::string_view pre_tokenizer, std::uint32_t n_vocab, gguf:
   const auto id = [&](std::size_t special) {
     return gguf::Value{gguf::ValueType::u32, std::uint64_t{first_special + special}};
   };
-  metadata.set("tokenizer.ggml.model", string("gpt2"));
+  metadata.set("tokenizer.ggml.model", string(vocabulary.model));
   metadata.set("tokenizer.ggml.pre", string(pre_tokenizer));
   metadata.set("tokenizer.ggml.tokens", strings(std::move(tokens)));
   metadata.set("tokenizer.ggml.token_type",
                {gguf::ValueType::array, gguf::Array{gguf::ValueType::i32, std::move(types)}});
   metadata.set("tokenizer.ggml.merges", strings(std::move(merges)));
-  metadata.set("tokenizer.ggml.bos_token_id", id(specials.bos));
-  metadata.set("tokenizer.ggml.eos_token_id", id(specials.eos));
-  metadata.set("tokenizer.ggml.add_bos_token", {gguf::ValueType::boolean, specials.add_bos});
+  metadata.set("tokenizer.ggml.bos_token_id", id(vocabulary.bos));
+  metadata.set("tokenizer.ggml.eos_token_id", id(vocabulary.eos));
+  metadata.set("tokenizer.ggml.add_bos_token", {gguf::ValueType::boolean, vocabulary.add_bos});
 }
 
 }  // namespace sluice::engine

@@ -10,6 +10,7 @@
 #include <cctype>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 #include <sstream>
@@ -17,6 +18,7 @@
 #include "engine/synth_blocks.hpp"
 #include "engine/synth_shapes.hpp"
 #include "gguf/types.hpp"
+#include "gguf/writer.hpp"
 #include "kernels/quant.hpp"
 #include "sluice/sluice.hpp"
 #include "support/temp_dir.hpp"
@@ -92,9 +94,146 @@ std::set<std::string> table_of(const char* shape_name) {
 
 TEST(SynthShapes, HaveEveryTensorOfTheRealFiles) {
   SLUICE_NEEDS_DATA(folder, "shapes");
-  EXPECT_EQ(table_of("qwen3-30b-a3b"), read_table(folder / "Qwen3-30B-A3B.Q4_K_M.tsv"));
-  EXPECT_EQ(table_of("mixtral-8x7b"), read_table(folder / "Mixtral-8x7B-Instruct-v0.1.Q4_K_M.tsv"));
-  EXPECT_EQ(table_of("llama3-70b"), read_table(folder / "Llama-3.3-70B-Instruct.Q4_K_M.tsv"));
+  const std::map<const char*, const char*> tables = {
+      {"qwen3-30b-a3b", "Qwen3-30B-A3B.Q4_K_M.tsv"},
+      {"mixtral-8x7b", "Mixtral-8x7B-Instruct-v0.1.Q4_K_M.tsv"},
+      {"llama3-70b", "Llama-3.3-70B-Instruct.Q4_K_M.tsv"},
+      {"gpt-oss-120b", "gpt-oss-120b.Q4_K_M.tsv"},
+      {"glm-4.5-air", "GLM-4.5-Air.q4_K.tsv"},
+      {"qwen3.5-35b-a3b", "Qwen3.5-35B-A3B.q4_K.tsv"},
+      {"qwen3.5-397b-a17b", "Qwen3.5-397B-A17B.q4_K.tsv"},
+      {"qwen3.8-27b", "Qwen3.8-27B.q4_K.tsv"},
+      {"deepseek-v3.1", "DeepSeek-V3.1-Terminus.q4_K.tsv"},
+      {"kimi-k2", "Kimi-K2-Thinking.q4_K.tsv"},
+      {"glm-5.2", "GLM-5.2.q4_K.tsv"},
+      {"gemma-4-31b", "gemma-4-31B-it.q4_K.tsv"},
+  };
+  for (const auto& [shape, table] : tables) {
+    const std::set<std::string> made = table_of(shape), real = read_table(folder / table);
+    ASSERT_FALSE(real.empty()) << table;
+    std::vector<std::string> missing, extra;
+    std::set_difference(real.begin(), real.end(), made.begin(), made.end(), std::back_inserter(missing));
+    std::set_difference(made.begin(), made.end(), real.begin(), real.end(), std::back_inserter(extra));
+    EXPECT_TRUE(missing.empty() && extra.empty()) << fmt::format(
+        "{} lacks\n  {}\nand has\n  {}", shape, fmt::join(missing, "\n  "), fmt::join(extra, "\n  "));
+  }
+}
+
+/// "key value" of every hyper-parameter, numbers only: six digits, as the listings of real files have.
+std::set<std::string> facts_of(const char* shape_name) {
+  const engine::ShapeSpec& shape = engine::find_shape(shape_name);
+  gguf::Metadata metadata;
+  engine::add_metadata(shape, {}, shape.n_layers, metadata);
+  const std::string prefix = std::string(engine::architecture_name(shape)) + ".";
+  std::set<std::string> facts;
+  for (const gguf::Metadata::Entry& entry : metadata.entries()) {
+    if (!entry.key.starts_with(prefix)) continue;
+    if (const auto* integer = std::get_if<std::uint64_t>(&entry.value.data))
+      facts.insert(fmt::format("{} {}", entry.key, *integer));
+    if (const auto* real = std::get_if<double>(&entry.value.data))
+      facts.insert(fmt::format("{} {:.6f}", entry.key, *real));
+  }
+  return facts;
+}
+
+TEST(SynthShapes, HaveTheHyperParametersOfTheRealFiles) {
+  SLUICE_NEEDS_DATA(folder, "shapes/kv");
+  const std::map<const char*, const char*> listings = {
+      {"gpt-oss-120b", "2026-07-15-route-trace_gptoss.json"},
+      {"glm-4.5-air", "GLM-4.5-Air.bf16.250.json"},
+      {"qwen3.5-35b-a3b", "Qwen3.5-35B-A3B.bf16.829.json"},
+      {"qwen3.5-397b-a17b", "Qwen3.5-397B-A17B.q8_0.829.json"},
+      {"qwen3.8-27b", "Qwen3.8-27B.bf16.580.json"},
+      {"deepseek-v3.1", "DeepSeek-V3.1-Terminus.iq4_nl.250.json"},
+      {"kimi-k2", "Kimi-K2-Thinking.iq3_xxs.250.json"},
+      // Of the version before, which has the same configuration.
+      {"glm-5.2", "GLM-5.1.iq5_k.250.json"},
+      {"gemma-4-31b", "gemma-4-31B-it.bf16.210.json"},
+  };
+  for (const auto& [shape, listing] : listings) {
+    const std::string architecture = engine::architecture_name(engine::find_shape(shape));
+    const std::set<std::string> made = facts_of(shape);
+    // Lines "key": ..., "type": ..., "value": ... in this order.
+    std::istringstream lines(test::read_text(folder / listing));
+    std::string key;
+    std::size_t n_compared = 0;
+    const auto text_after = [](const std::string& line, const std::string& name) {
+      const std::string begin = fmt::format("\"{}\": \"", name);
+      if (!line.starts_with(begin)) return std::string();
+      return line.substr(begin.size(), line.rfind('"') - begin.size());
+    };
+    bool is_number = false;
+    for (std::string line; std::getline(lines, line);) {
+      if (const std::string text = text_after(line, "key"); !text.empty()) key = text;
+      if (const std::string text = text_after(line, "type"); !text.empty())
+        is_number = text == "u32" || text == "f32";
+      const std::string value = text_after(line, "value");
+      if (value.empty() || !is_number || !key.starts_with(architecture + ".")) continue;
+      // One group of experts is what is meant without groups.
+      if (key.find(".expert_group") != std::string::npos) continue;
+      EXPECT_TRUE(made.contains(key + " " + value)) << shape << ": " << key << " " << value;
+      ++n_compared;
+    }
+    EXPECT_GE(n_compared, 10u) << shape;
+  }
+}
+
+TEST(SynthShapes, HaveTheRealNumbersOfWeights) {
+  const auto billions = [](const char* name) {
+    const engine::ShapeSpec& shape = engine::find_shape(name);
+    double n_weights = 0;
+    for (const TensorSpec& spec : engine::tensor_specs(shape, {}, shape.n_layers)) {
+      double n = 1;
+      for (const std::uint64_t dim : spec.dims) n *= static_cast<double>(dim);
+      n_weights += n;
+    }
+    return n_weights * 1e-9;
+  };
+  // As their publishers state them, rounded to what they state.
+  EXPECT_NEAR(billions("gpt-oss-20b"), 20.9, 0.05);
+  EXPECT_NEAR(billions("gpt-oss-120b"), 116.8, 0.05);
+  EXPECT_NEAR(billions("qwen3-coder-next"), 80, 0.5);
+}
+
+/// A file with the header of a shape's first layers and no data but holes.
+void write_hollow_file(const engine::ShapeSpec& shape, std::uint32_t n_layers,
+                       const std::filesystem::path& path) {
+  gguf::Writer writer;
+  engine::add_metadata(shape, {}, n_layers, writer.metadata());
+  for (const TensorSpec& spec : engine::tensor_specs(shape, {}, n_layers))
+    writer.add_tensor(spec.name, spec.type, spec.dims);
+  std::ofstream file(path, std::ios::binary);
+  writer.write_header([&file](std::span<const std::byte> part) {
+    file.write(reinterpret_cast<const char*>(part.data()), static_cast<std::streamsize>(part.size()));
+  });
+  file.close();
+  const gguf::TensorInfo& last = writer.tensors().back();
+  std::filesystem::resize_file(path, last.offset_bytes + last.size_bytes);
+}
+
+TEST(SynthShapes, AreShownAndThoseThatDoNotRunAreRefused) {
+  const test::TempDir dir;
+  std::set<std::string> seen, refused;
+  for (const engine::ShapeSpec& shape : engine::shape_specs()) {
+    if (!seen.insert(engine::architecture_name(shape)).second) continue;
+    const std::uint32_t n_layers = std::min(shape.n_layers, 4u);
+    const std::filesystem::path path = dir / "m.gguf";
+    write_hollow_file(shape, n_layers, path);
+    const Inspection inspection = inspect(path);
+    EXPECT_EQ(inspection.tensors.size(), engine::tensor_specs(shape, {}, n_layers).size()) << shape.name;
+    if (inspection.runnable) continue;
+    refused.insert(engine::architecture_name(shape));
+    try {
+      Model::open(path);
+      ADD_FAILURE() << shape.name << " was opened";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::unsupported) << shape.name << error.what();
+      EXPECT_NE(std::string(error.what()).find(engine::architecture_name(shape)), std::string::npos)
+          << error.what();
+    }
+  }
+  for (const char* architecture : {"llama", "qwen2", "qwen3", "qwen3moe"})
+    EXPECT_FALSE(refused.contains(architecture)) << architecture;
 }
 
 TEST(SynthShapes, CanBeMadeOfEveryTypeThatIsOffered) {
