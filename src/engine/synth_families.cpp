@@ -249,6 +249,7 @@ constexpr Fact k_glm_dsa_facts[] = {
     constant("attention.indexer.head_count", 32),
     constant("attention.indexer.key_length", 128),
     constant("attention.indexer.top_k", 2048),
+    computed("attention.indexer.types", Fact::Kind::indexer_layers),
 };
 constexpr Fact k_gated_hybrid_facts[] = {
     {"attention.head_count_kv", &S::n_kv_heads},

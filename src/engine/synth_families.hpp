@@ -78,6 +78,7 @@ struct Fact {
     rope_sections,
     kv_heads_of_layers,
     sliding_layers,
+    indexer_layers,
   } kind = Kind::number;
   double constant = 0;
   const char* text = nullptr;

@@ -230,8 +230,8 @@ constexpr ShapeSpec glm_52() {
   shape.n_heads = 64;
   shape.n_ff = 12288;
   shape.n_vocab = 154880;
-  shape.n_ctx = 202752;
-  shape.rope_base = 1e6f;
+  shape.n_ctx = 1048576;
+  shape.rope_base = 8e6f;
   shape.norm_eps = 1e-5f;
   shape.q_rank = 2048;
   shape.mla_key = 256;

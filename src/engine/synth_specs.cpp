@@ -154,12 +154,13 @@ gguf::Value f32_value(float value) {
 }
 
 gguf::Value fact_value(const Fact& fact, const ShapeSpec& shape, std::uint32_t n_layers) {
-  const auto of_layers = [&](const auto& value_of) {
-    std::vector<std::int32_t> values;
+  const auto of_layers = [n_layers](ValueType type, auto values, const auto& value_of) {
     for (std::uint32_t layer_idx = 0; layer_idx < n_layers; ++layer_idx)
-      values.push_back(static_cast<std::int32_t>(value_of(attends_to_all(shape, layer_idx))));
-    return values;
+      values.push_back(value_of(layer_idx));
+    return gguf::Value{ValueType::array, gguf::Array{type, std::move(values)}};
   };
+  using Integers = std::vector<std::int32_t>;
+  using Truths = std::vector<std::uint8_t>;
   switch (fact.kind) {
     case Fact::Kind::number:
       return fact.real != nullptr ? f32_value(shape.*fact.real) : u32_value(shape.*fact.integer);
@@ -173,18 +174,21 @@ gguf::Value fact_value(const Fact& fact, const ShapeSpec& shape, std::uint32_t n
       return {ValueType::string, std::string(fact.text)};
     case Fact::Kind::rope_sections: {
       // Pairs that rotate with time, height and width (all alike for text).
-      const std::vector<std::int32_t> sections = {11, 11, 10, 0};
-      return {ValueType::array, gguf::Array{ValueType::i32, sections}};
+      return {ValueType::array, gguf::Array{ValueType::i32, Integers{11, 11, 10, 0}}};
     }
     case Fact::Kind::kv_heads_of_layers:
-      return {ValueType::array, gguf::Array{ValueType::i32, of_layers([&](bool is_full) {
-                                              return is_full ? shape.n_kv_heads : shape.n_kv_heads_swa;
-                                            })}};
-    case Fact::Kind::sliding_layers: {
-      const std::vector<std::int32_t> is_sliding = of_layers([](bool is_full) { return !is_full; });
-      return {ValueType::array, gguf::Array{ValueType::boolean,
-                                            std::vector<std::uint8_t>(is_sliding.begin(), is_sliding.end())}};
-    }
+      return of_layers(ValueType::i32, Integers(), [&shape](std::uint32_t layer_idx) {
+        const bool is_full = attends_to_all(shape, layer_idx);
+        return static_cast<std::int32_t>(is_full ? shape.n_kv_heads : shape.n_kv_heads_swa);
+      });
+    case Fact::Kind::sliding_layers:
+      return of_layers(ValueType::boolean, Truths(), [&shape](std::uint32_t layer_idx) -> std::uint8_t {
+        return attends_to_all(shape, layer_idx) ? 0 : 1;
+      });
+    case Fact::Kind::indexer_layers:
+      return of_layers(ValueType::boolean, Truths(), [](std::uint32_t layer_idx) -> std::uint8_t {
+        return has_indexer(layer_idx, /*is_prediction=*/false) ? 1 : 0;
+      });
   }
   return {};
 }
@@ -216,7 +220,7 @@ void add_metadata(const ShapeSpec& shape, const WeightTypes& types, std::uint32_
   ShapeSpec cut = shape;
   cut.n_dense_layers = std::min(shape.n_dense_layers, n_layers);
   for (const std::span<const Fact> part : shape.family->facts) {
-    for (const Fact& fact : part) metadata.set(key(fact.key), fact_value(fact, cut, n_blocks));
+    for (const Fact& fact : part) metadata.set(key(fact.key), fact_value(fact, cut, n_layers));
   }
   add_vocabulary(shape.pre_tokenizer, shape.n_vocab, metadata);
 }

@@ -146,7 +146,7 @@ TEST(SynthShapes, HaveTheHyperParametersOfTheRealFiles) {
       {"qwen3.8-27b", "Qwen3.8-27B.bf16.580.json"},
       {"deepseek-v3.1", "DeepSeek-V3.1-Terminus.iq4_nl.250.json"},
       {"kimi-k2", "Kimi-K2-Thinking.iq3_xxs.250.json"},
-      // Of the version before, which has the same configuration.
+      // Of the version before, which differs in its context and the base of its rotation.
       {"glm-5.2", "GLM-5.1.iq5_k.250.json"},
       {"gemma-4-31b", "gemma-4-31B-it.bf16.210.json"},
   };
@@ -171,6 +171,9 @@ TEST(SynthShapes, HaveTheHyperParametersOfTheRealFiles) {
       if (value.empty() || !is_number || !key.starts_with(architecture + ".")) continue;
       // One group of experts is what is meant without groups.
       if (key.find(".expert_group") != std::string::npos) continue;
+      if (shape == std::string("glm-5.2") &&
+          (key.ends_with(".context_length") || key.ends_with(".freq_base")))
+        continue;
       EXPECT_TRUE(made.contains(key + " " + value)) << shape << ": " << key << " " << value;
       ++n_compared;
     }
