@@ -9,6 +9,7 @@
 #include "sluice/options.hpp"
 #include "sluice/perplexity.hpp"
 #include "sluice/plan.hpp"
+#include "sluice/profile.hpp"
 #include "sluice/sampler.hpp"
 #include "sluice/stats.hpp"
 #include "sluice/synth.hpp"

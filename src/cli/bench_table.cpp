@@ -24,21 +24,6 @@ std::string bytes(double value) {
   return format_bytes(static_cast<std::uint64_t>(value));
 }
 
-/// Columns two blanks apart, the first to the left, the others to the right.
-std::string columns(const std::vector<Cells>& lines) {
-  std::vector<std::size_t> widths(lines.front().size(), 0);
-  for (const Cells& cells : lines) {
-    for (std::size_t i = 0; i < cells.size(); ++i) widths[i] = std::max(widths[i], cells[i].size());
-  }
-  std::string text;
-  for (const Cells& cells : lines) {
-    text += fmt::format("{:<{}}", cells.front(), widths.front());
-    for (std::size_t i = 1; i < cells.size(); ++i) text += fmt::format("  {:>{}}", cells[i], widths[i]);
-    text += "\n";
-  }
-  return text;
-}
-
 std::string facts(const BenchReport& report) {
   const MachineRates& rates = report.rates;
   const Plan& plan = report.plan;

@@ -18,6 +18,7 @@ int inspect(const InspectCommand& command, Output& output);
 int perplexity(const PerplexityCommand& command, Output& output);
 int synth(const SynthCommand& command, Output& output);
 int bench(const BenchCommand& command, Output& output);
+int profile(const ProfileCommand& command, Output& output);
 
 /// The status of a command that did what it was asked: a stop signal or a closed output still count. Throws
 /// Error(io) if the output failed.

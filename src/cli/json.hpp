@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cli/bench.hpp"
+#include "cli/profile.hpp"
 #include "sluice/generate.hpp"
 #include "sluice/inspect.hpp"
 #include "sluice/model.hpp"
@@ -19,6 +20,7 @@ std::string run_json(const ModelInfo& info, const Generation& generation, std::u
 std::string perplexity_json(const ModelInfo& info, const PerplexityResult& result, std::uint32_t n_ctx,
                             const Plan& plan, const Stats& stats);
 std::string bench_json(const BenchReport& report);
+std::string profile_json(const ProfileReport& report);
 /// `with_tensors` includes the table of tensors.
 std::string inspect_json(const Inspection& inspection, bool with_tensors);
 

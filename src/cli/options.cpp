@@ -37,6 +37,7 @@ class Parser {
     add_perplexity();
     add_synth();
     add_bench();
+    add_profile();
     add_completion();
   }
 
@@ -62,6 +63,7 @@ class Parser {
       return std::move(perplexity_);
     }
     if (command == "bench") return std::move(bench_);
+    if (command == "profile") return std::move(profile_);
     if (command == "synth") return std::move(synth_);
     return std::move(completion_);
   }
@@ -157,6 +159,32 @@ class Parser {
     number(app, "--ctx", bench_.open.n_ctx, "Tokens of context, 0: what the tests need", "Memory and drive");
   }
 
+  void add_profile() {
+    CLI::App& app =
+        add_command("profile", "Measure the drive of a model, memory and kernels, and keep the results");
+    CLI::Option* model =
+        app.add_option("MODEL", profile_.model,
+                       "A model, another large file, or a folder with one; without it no drive is measured");
+    model->type_name("");
+    models_.push_back(model);
+    ProfileOptions& options = profile_.options;
+    app.add_option("--seconds", options.seconds, "Time for each drive")
+        ->check(CLI::Range(0.1, 600.0).description(""))
+        ->type_name("N")
+        ->capture_default_str();
+    app.add_flag("--refresh", profile_.refresh, "Measure again what was kept");
+    app.add_option("--max-age", profile_.max_age_days, "Days after which kept results are measured again")
+        ->check(CLI::Range(0.0, 36500.0).description(""))
+        ->type_name("N")
+        ->capture_default_str();
+    add_threads(app, options.n_threads, "Options");
+    add_io(app, options.io, "Options");
+    app.add_flag("--json", profile_.json, "Print one JSON object");
+    app.footer(
+        "Results are kept in $XDG_CACHE_HOME/sluice/profile, or below ~/.cache. Drives are only read.\n"
+        "Let nothing else run meanwhile.\n");
+  }
+
   void add_synth() {
     CLI::App& app = add_command(
         "synth", "Write a model file of a real model's shape with random weights, to measure speed with");
@@ -219,17 +247,12 @@ class Parser {
     if (with_context)
       number(app, "--ctx", open.n_ctx, "Tokens of context, 0: the model's, at most 4096", group);
     number(app, "--chunk", open.prefill_chunk, "Prompt tokens per pass, 0: chosen from the memory", group);
-    app.add_option("--threads", open.n_threads, "Threads, 0: the cores this process may use")
-        ->check(CLI::Range(0, k_max_threads))
-        ->type_name("N")
-        ->group(group);
+    add_threads(app, open.n_threads, group);
     one_of(app, "--policy", open.policy, {{"lfru", CachePolicy::lfru}, {"lru", CachePolicy::lru}},
            "Which experts stay in a full cache (default: lfru)", group);
     one_of(app, "--look-ahead", open.look_ahead, {{"on", true}, {"off", false}},
            "Read what the next layer will probably use while the drive is idle (default: on)", group);
-    one_of(app, "--io", open.io,
-           {{"auto", IoBackend::automatic}, {"uring", IoBackend::uring}, {"pread", IoBackend::pread}},
-           "How the drive is read (default: auto)", group);
+    add_io(app, open.io, group);
     app.add_option("--pre-tokenizer", open.pre_tokenizer, "Override the file's pre-tokenizer")
         ->type_name("NAME")
         ->group(group);
@@ -241,6 +264,19 @@ class Parser {
             "--stats{totals}", stats,
             "Print memory, drive and speed figures to standard error; --stats=full: of every layer, too")
         ->check(CLI::IsMember({"totals", "full"}));
+  }
+
+  static void add_threads(CLI::App& app, int& n_threads, const char* group) {
+    app.add_option("--threads", n_threads, "Threads, 0: the cores this process may use")
+        ->check(CLI::Range(0, k_max_threads))
+        ->type_name("N")
+        ->group(group);
+  }
+
+  void add_io(CLI::App& app, IoBackend& io, const char* group) {
+    one_of(app, "--io", io,
+           {{"auto", IoBackend::automatic}, {"uring", IoBackend::uring}, {"pread", IoBackend::pread}},
+           "How the drive is read (default: auto)", group);
   }
 
   template <typename T>
@@ -356,6 +392,7 @@ class Parser {
   PerplexityCommand perplexity_;
   SynthCommand synth_;
   BenchCommand bench_;
+  ProfileCommand profile_;
   CompletionCommand completion_;
   std::vector<const CLI::Option*> models_, files_, repeatable_;
   std::map<const CLI::Option*, std::vector<std::string>> choices_;

@@ -10,6 +10,7 @@
 #include "sluice/generate.hpp"
 #include "sluice/options.hpp"
 #include "sluice/perplexity.hpp"
+#include "sluice/profile.hpp"
 #include "sluice/synth.hpp"
 
 namespace sluice::cli {
@@ -55,6 +56,14 @@ struct BenchCommand {
   bool json = false;
 };
 
+struct ProfileCommand {
+  std::string model;  ///< A model, a file or a folder; empty: no drive.
+  ProfileOptions options;
+  double max_age_days = 30;  ///< Results that were kept and are no older are not measured again.
+  bool refresh = false;      ///< Measure everything.
+  bool json = false;
+};
+
 struct SynthCommand {
   std::string file;
   SynthOptions options;
@@ -69,8 +78,8 @@ struct PrintText {
   std::string text;
 };
 
-using Command = std::variant<RunCommand, InspectCommand, PerplexityCommand, BenchCommand, SynthCommand,
-                             CompletionCommand, PrintText>;
+using Command = std::variant<RunCommand, InspectCommand, PerplexityCommand, BenchCommand, ProfileCommand,
+                             SynthCommand, CompletionCommand, PrintText>;
 
 /// A command line that makes no sense. The message is one line; the program ends with status 2.
 struct UsageError : std::runtime_error {

@@ -108,6 +108,20 @@ void add_work(Table& table, const Stats& stats) {
 
 }  // namespace
 
+std::string columns(const std::vector<std::vector<std::string>>& lines) {
+  std::vector<std::size_t> widths(lines.front().size(), 0);
+  for (const std::vector<std::string>& cells : lines) {
+    for (std::size_t i = 0; i < cells.size(); ++i) widths[i] = std::max(widths[i], cells[i].size());
+  }
+  std::string text;
+  for (const std::vector<std::string>& cells : lines) {
+    text += fmt::format("{:<{}}", cells.front(), widths.front());
+    for (std::size_t i = 1; i < cells.size(); ++i) text += fmt::format("  {:>{}}", cells[i], widths[i]);
+    text += "\n";
+  }
+  return text;
+}
+
 void Table::row(std::string label, std::string value, std::string note) {
   rows_.push_back({std::move(label), std::move(value), std::move(note), false});
 }

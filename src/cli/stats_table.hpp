@@ -25,6 +25,10 @@ class Table {
   std::vector<Row> rows_;
 };
 
+/// Columns two blanks apart, the first to the left, the others to the right. Every line has as many cells as
+/// the first.
+std::string columns(const std::vector<std::vector<std::string>>& lines);
+
 /// What lies where, and how much of the budget that takes.
 std::string plan_table(const Plan& plan);
 

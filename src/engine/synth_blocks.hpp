@@ -8,27 +8,17 @@
 #include <utility>
 #include <vector>
 
+#include "base/random.hpp"
 #include "gguf/types.hpp"
 
 namespace sluice::engine {
 
-/// SplitMix64 (Steele, Lea, Flood 2014): the same draws on every machine for a seed.
-class SynthRandom {
+/// Draws that are the same on every machine.
+class SynthRandom : public base::SplitMix64 {
  public:
-  explicit SynthRandom(std::uint64_t seed) noexcept : state_(seed) {}
-  std::uint64_t next() noexcept {
-    std::uint64_t z = state_ += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
-  /// Below `bound`, which must not be 0; the bias is that of a 64-bit draw.
-  std::uint64_t below(std::uint64_t bound) noexcept { return next() % bound; }
+  using SplitMix64::SplitMix64;
   /// Mean 0, deviation 1: the sum of twelve uniforms (Irwin-Hall), which needs no libm.
   float normal() noexcept;
-
- private:
-  std::uint64_t state_;
 };
 
 /// Whether BlockPool can make blocks of a type.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "platform/mounts.hpp"
 #include "platform/text_files.hpp"
 
 namespace sluice::platform {
@@ -12,11 +13,6 @@ namespace {
 
 // A group path is as deep as somebody made it; no real one comes near this.
 constexpr int k_max_depth = 256;
-
-struct Mount {
-  std::string point;
-  std::string group;  ///< Group of the hierarchy that the mount shows as its top.
-};
 
 bool is_directory(const std::string& path) {
   struct stat info {};
@@ -33,38 +29,12 @@ bool list_contains(std::string_view list, std::string_view name) {
   return false;
 }
 
-// The kernel writes blanks, newlines and backslashes of mount points as \ooo (proc(5)).
-std::string unescape(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto digit = [&](std::size_t at) { return at < text.size() && text[at] >= '0' && text[at] <= '7'; };
-    if (text[i] == '\\' && digit(i + 1) && digit(i + 2) && digit(i + 3)) {
-      out += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
-      i += 3;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
-// Line: id parent major:minor root mount-point options [tag ...] - type source super-options.
+/// Mounts of the controller's hierarchy. Their root is the group that they show as their top.
 std::vector<Mount> find_mounts(std::string_view mountinfo, int version, std::string_view controller) {
-  std::vector<Mount> mounts;
-  for_each_line(mountinfo, [&](std::string_view line) {
-    for (int i = 0; i < 3; ++i) take_word(line);
-    const std::string_view group = take_word(line);
-    const std::string_view point = take_word(line);
-    std::string_view word;
-    do {
-      word = take_word(line);
-    } while (!word.empty() && word != "-");
-    const std::string_view type = take_word(line);
-    take_word(line);
-    const std::string_view super_options = take_word(line);
-    const bool wanted =
-        version == 2 ? type == "cgroup2" : type == "cgroup" && list_contains(super_options, controller);
-    if (wanted && !point.empty()) mounts.push_back({unescape(point), unescape(group)});
+  std::vector<Mount> mounts = parse_mounts(mountinfo);
+  std::erase_if(mounts, [&](const Mount& mount) {
+    if (version == 2) return mount.file_system != "cgroup2";
+    return mount.file_system != "cgroup" || !list_contains(mount.super_options, controller);
   });
   return mounts;
 }
@@ -91,9 +61,9 @@ std::optional<std::string> path_below(const Mount& mount, const std::string& gro
   // A process outside its cgroup namespace's top is shown as "/../other".
   if (group.find("/..") != std::string::npos) return std::nullopt;
   std::string relative = group;
-  if (mount.group != "/") {
-    if (group.compare(0, mount.group.size(), mount.group) != 0) return std::nullopt;
-    relative = group.substr(mount.group.size());
+  if (mount.root != "/") {
+    if (group.compare(0, mount.root.size(), mount.root) != 0) return std::nullopt;
+    relative = group.substr(mount.root.size());
     if (!relative.empty() && relative[0] != '/') return std::nullopt;
   }
   while (!relative.empty() && relative.back() == '/') relative.pop_back();

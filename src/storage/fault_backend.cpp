@@ -4,28 +4,11 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/random.hpp"
 #include "storage/backend.hpp"
 
 namespace sluice::storage {
 namespace {
-
-/// SplitMix64 (Steele, Lea and Flood 2014): the same draws on every machine for a seed.
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() noexcept {
-    state_ += 0x9e3779b97f4a7c15u;
-    std::uint64_t z = state_;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
-  bool happens(double rate) noexcept { return static_cast<double>(next() >> 11) * 0x1p-53 < rate; }
-  std::uint64_t below(std::uint64_t n) noexcept { return next() % n; }
-
- private:
-  std::uint64_t state_;
-};
 
 class FaultBackend final : public Backend {
  public:
@@ -47,7 +30,7 @@ class FaultBackend final : public Backend {
   std::size_t submit(std::span<const ReadOp> ops) override {
     std::size_t limit = ops.size();
     // An idle backend takes at least one, as every backend does, or its user could not go on.
-    if (random_.happens(plan_.full_rate))
+    if (happens(plan_.full_rate))
       limit = std::min<std::size_t>(limit, in_flight() == 0 ? 1 : random_.below(2));
     std::size_t n = 0;
     while (n < limit && !free_.empty() && start(ops[n])) ++n;
@@ -73,6 +56,7 @@ class FaultBackend final : public Backend {
   }
 
  private:
+  bool happens(double rate) noexcept { return random_.uniform() < rate; }
   struct Ended {
     std::size_t slot = 0;
     std::int64_t result = 0;
@@ -85,8 +69,8 @@ class FaultBackend final : public Backend {
     for (const FaultPlan::Range& range : plan_.failing_ranges) {
       if (op.offset < range.end && range.begin < op.offset + op.length) error = -range.error;
     }
-    if (random_.happens(plan_.eintr_rate)) error = -EINTR;
-    if (random_.happens(plan_.eagain_rate)) error = -EAGAIN;
+    if (happens(plan_.eintr_rate)) error = -EINTR;
+    if (happens(plan_.eagain_rate)) error = -EAGAIN;
     const std::size_t slot = free_.back();
     if (error == 0) {
       ReadOp inner_op = op;
@@ -100,7 +84,7 @@ class FaultBackend final : public Backend {
   }
 
   void end(std::size_t slot, std::int64_t result) {
-    ended_.push_back({slot, result, random_.happens(plan_.delay_rate) ? plan_.delay_polls : 0});
+    ended_.push_back({slot, result, happens(plan_.delay_rate) ? plan_.delay_polls : 0});
   }
 
   void collect(std::size_t min_count) {
@@ -115,7 +99,7 @@ class FaultBackend final : public Backend {
   // relies on it fails the comparison.
   std::int64_t shorten(const ReadOp& op, std::int64_t result) {
     const std::int64_t granularity = plan_.granularity_bytes;
-    if (!random_.happens(plan_.short_read_rate) || result <= granularity) return result;
+    if (!happens(plan_.short_read_rate) || result <= granularity) return result;
     const auto n_choices = static_cast<std::uint64_t>((result - 1) / granularity);
     const std::int64_t shortened = granularity * (1 + static_cast<std::int64_t>(random_.below(n_choices)));
     std::memset(op.destination + shortened, 0xdb, static_cast<std::size_t>(result - shortened));
@@ -141,7 +125,7 @@ class FaultBackend final : public Backend {
 
   std::unique_ptr<Backend> inner_;
   FaultPlan plan_;
-  Random random_;
+  base::SplitMix64 random_;
   std::string name_;
   std::vector<ReadOp> ops_;  ///< What each slot was asked for; a slot is the tag given to the inner backend.
   std::vector<std::size_t> free_;

@@ -16,7 +16,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-const std::vector<std::string> k_commands{"run", "inspect", "perplexity", "bench", "synth", "completion"};
+const std::vector<std::string> k_commands{"run",     "inspect", "perplexity", "bench",
+                                          "profile", "synth",   "completion"};
 
 /// One line, in the program's name: what a script or a person sees when something is wrong.
 void expect_error(const Outcome& outcome, int status, const std::string& part) {

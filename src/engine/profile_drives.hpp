@@ -1,0 +1,17 @@
+#pragma once
+
+#include <atomic>
+#include <vector>
+
+#include "sluice/profile.hpp"
+
+namespace sluice::engine {
+
+/// The drives that hold what the options name, each with the largest of the files on it; nothing is read but
+/// headers. A caveat says why a drive cannot be measured with that file. Throws as measure_profile().
+std::vector<DriveProfile> find_drives(const ProfileOptions& options);
+
+/// Measures one of those. Keeps its caveat and adds what is found out by reading.
+void measure_drive(DriveProfile& drive, double seconds, const std::atomic<bool>* cancel);
+
+}  // namespace sluice::engine
