@@ -15,8 +15,8 @@ namespace {
 
 // A loop shorter than this is over before a sleeping worker has woken.
 constexpr double k_min_shared_ns = 15'000;
-constexpr double k_min_chunk_ns = 20'000;
-constexpr double k_chunks_per_thread = 6;
+constexpr double k_min_chunk_ns = 6'000;
+constexpr double k_chunks_per_thread = 16;
 // Rough costs per element; only the size of chunks depends on them.
 constexpr double k_stream_ns = 0.15;
 constexpr double k_exp_ns = 0.5;
