@@ -11,7 +11,7 @@
 namespace sluice::cli {
 
 /// A test whose repetitions differ by more than this share of their median says little.
-inline constexpr double k_noisy_spread = 0.10;
+inline constexpr double k_noisy_spread = 0.05;
 
 /// One kind of work, measured several times.
 struct BenchTest {
