@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "sluice/error.hpp"
 #include "sluice/options.hpp"
@@ -31,6 +32,7 @@ struct ModelInfo {
   std::uint32_t n_experts_used = 0;
   std::uint32_t n_ctx_train = 0;
   std::uint32_t n_vocab = 0;
+  std::vector<std::uint64_t> expert_bytes;  ///< Of each layer that has experts: the weights of one.
 };
 
 class Model;
@@ -98,6 +100,15 @@ class Model {
   /// A flag the caller may raise from a signal handler or another thread: a running step() ends within one
   /// layer with Error(cancelled). step() never clears it.
   void set_cancel_flag(const std::atomic<bool>* flag) noexcept;
+
+  /// Reads experts that an earlier run used most (OpenOptions::heat) into free slots, one after the other,
+  /// while `may_go_on()` returns true; returns when it does not or none is left. For moments when the program
+  /// waits, such as for a user's input: steps do this by themselves when the drive has nothing else to do.
+  void preload_while(const std::function<bool()>& may_go_on);
+
+  /// Adds this run's use counts to the heat file. Writes it as a whole or not at all. Does nothing without
+  /// OpenOptions::heat or when no token was computed; a failure is a warning.
+  void save_heat() const;
 
   Stats stats() const;
 

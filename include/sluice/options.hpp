@@ -1,7 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
+
+#include "sluice/routing.hpp"
 
 namespace sluice {
 
@@ -28,6 +31,12 @@ struct OpenOptions {
   IoBackend io = IoBackend::automatic;
   /// Overrides the file's tokenizer.ggml.pre.
   std::string pre_tokenizer;
+  /// Gets the experts that each pass used; not for dense models. Its buffer is part of the plan.
+  RoutingObserver on_routing;
+  /// Where use counts of experts are kept between runs: a file, or a folder (ending with '/') in which the
+  /// model's own file is named after it. Empty: nowhere. What is wrong with the file is a warning, never an
+  /// error. See Model::save_heat().
+  std::filesystem::path heat;
 };
 
 }  // namespace sluice

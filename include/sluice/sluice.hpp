@@ -10,6 +10,8 @@
 #include "sluice/perplexity.hpp"
 #include "sluice/plan.hpp"
 #include "sluice/profile.hpp"
+#include "sluice/replay.hpp"
+#include "sluice/routing.hpp"
 #include "sluice/sampler.hpp"
 #include "sluice/stats.hpp"
 #include "sluice/synth.hpp"

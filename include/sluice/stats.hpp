@@ -42,6 +42,7 @@ struct Stats {
   /// hits, joins nor misses), and those that left unused.
   std::uint64_t n_ahead = 0, n_ahead_used = 0, n_ahead_wasted = 0;
   std::uint64_t n_wanted() const noexcept { return n_hits + n_joins + n_misses + n_ahead_used; }
+  std::uint64_t n_preloaded = 0;  ///< Read before anything wanted them, because an earlier run used them.
   double hit_rate() const noexcept {
     return n_wanted() == 0 ? 1.0 : static_cast<double>(n_hits) / static_cast<double>(n_wanted());
   }

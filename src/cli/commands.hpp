@@ -17,6 +17,7 @@ int run(const RunCommand& command, Output& output);
 int inspect(const InspectCommand& command, Output& output);
 int perplexity(const PerplexityCommand& command, Output& output);
 int synth(const SynthCommand& command, Output& output);
+int replay(const ReplayCommand& command, Output& output);
 int bench(const BenchCommand& command, Output& output);
 int profile(const ProfileCommand& command, Output& output);
 

@@ -1,6 +1,7 @@
 #include "cli/input.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -76,6 +77,11 @@ std::optional<std::string> LineReader::next() {
     if (n > 0) buffer_.append(block, static_cast<std::size_t>(n));
     if (buffer_.size() > k_max_text_bytes) base::fail(ErrorCode::io, "the line is too long");
   }
+}
+
+bool LineReader::is_ready() const noexcept {
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  return ended_ || buffer_.find('\n') != std::string::npos || poll(&input, 1, 0) != 0;
 }
 
 bool input_is_terminal() noexcept {

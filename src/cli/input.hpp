@@ -17,6 +17,8 @@ class LineReader {
   /// The next line without its end; nothing at the end of the input, or when a signal asked to stop. Throws
   /// Error(io).
   std::optional<std::string> next();
+  /// Whether next() would not wait for the user.
+  bool is_ready() const noexcept;
 
  private:
   std::string buffer_;

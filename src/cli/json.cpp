@@ -78,6 +78,7 @@ Json stats_json(const Stats& stats) {
       {"n_ahead", stats.n_ahead},
       {"n_ahead_used", stats.n_ahead_used},
       {"n_ahead_wasted", stats.n_ahead_wasted},
+      {"n_preloaded", stats.n_preloaded},
       {"hit_rate", stats.hit_rate()},
       {"io_backend", stats.io_backend},
       {"read_bytes", stats.read_bytes()},
@@ -186,6 +187,39 @@ Json drive_json(const DriveProfile& profile) {
 }
 
 }  // namespace
+
+std::string replay_json(const ReplayReport& report) {
+  const RoutingTrace& trace = report.trace;
+  Json rows = Json::array();
+  for (const ReplayReport::Row& row : report.rows) {
+    for (std::size_t i = 0; i < row.cells.size(); ++i) {
+      const ReplayCell& cell = row.cells[i];
+      rows.push_back(
+          {{"policy", replay_policy_name(row.policy)},
+           {"n_slots", report.sizes[i].n_slots},
+           {"share", report.share(i)},
+           {"n_hits", cell.n_hits},
+           {"n_wanted", cell.n_wanted},
+           {"hit_rate", cell.hit_rate()},
+           {"missed_bytes", trace.expert_bytes.empty() ? Json(nullptr) : Json(cell.missed_bytes)}});
+    }
+  }
+  return print({
+      {"version", version()},
+      {"trace", trace.path},
+      {"format", trace.format},
+      {"model", trace.model},
+      {"architecture", trace.architecture},
+      {"n_layers", trace.n_layers},
+      {"n_experts", trace.n_experts},
+      {"n_experts_used", trace.n_used},
+      {"n_tokens", trace.n_tokens()},
+      {"n_prompt_tokens", report.n_prompt_tokens()},
+      {"n_warm_up_tokens", report.n_warm_up},
+      {"n_counted_tokens", report.n_counted()},
+      {"results", std::move(rows)},
+  });
+}
 
 std::string bench_json(const BenchReport& report) {
   Json tests = Json::array();

@@ -5,6 +5,7 @@
 
 #include "cli/bench.hpp"
 #include "cli/profile.hpp"
+#include "cli/replay.hpp"
 #include "sluice/generate.hpp"
 #include "sluice/inspect.hpp"
 #include "sluice/model.hpp"
@@ -19,6 +20,7 @@ std::string run_json(const ModelInfo& info, const Generation& generation, std::u
                      const Plan& plan, const Stats& stats);
 std::string perplexity_json(const ModelInfo& info, const PerplexityResult& result, std::uint32_t n_ctx,
                             const Plan& plan, const Stats& stats);
+std::string replay_json(const ReplayReport& report);
 std::string bench_json(const BenchReport& report);
 std::string profile_json(const ProfileReport& report);
 /// `with_tensors` includes the table of tensors.

@@ -48,6 +48,7 @@ int execute(int argc, const char* const* argv, Output& output) {
   if (const auto* chosen = std::get_if<InspectCommand>(&command)) return inspect(*chosen, output);
   if (const auto* chosen = std::get_if<PerplexityCommand>(&command)) return perplexity(*chosen, output);
   if (const auto* chosen = std::get_if<SynthCommand>(&command)) return synth(*chosen, output);
+  if (const auto* chosen = std::get_if<ReplayCommand>(&command)) return replay(*chosen, output);
   if (const auto* chosen = std::get_if<BenchCommand>(&command)) return bench(*chosen, output);
   if (const auto* chosen = std::get_if<ProfileCommand>(&command)) return profile(*chosen, output);
   if (const auto* chosen = std::get_if<CompletionCommand>(&command)) {

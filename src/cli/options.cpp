@@ -15,6 +15,8 @@ namespace sluice::cli {
 namespace {
 
 constexpr int k_max_threads = 256;
+constexpr const char* k_memory_group = "Memory and drive";
+constexpr std::uint32_t k_max_replay_slots = 65'535;
 constexpr std::uint32_t k_max_bench_tokens = 1u << 24, k_max_bench_repetitions = 1000;
 
 /// The parser together with the variables it writes to.
@@ -36,6 +38,7 @@ class Parser {
     add_inspect();
     add_perplexity();
     add_synth();
+    add_replay();
     add_bench();
     add_profile();
     add_completion();
@@ -65,6 +68,7 @@ class Parser {
     if (command == "bench") return std::move(bench_);
     if (command == "profile") return std::move(profile_);
     if (command == "synth") return std::move(synth_);
+    if (command == "replay") return std::move(replay_);
     return std::move(completion_);
   }
 
@@ -119,6 +123,13 @@ class Parser {
     number(app, "--repeat-window", sampler.repeat_window, "Tokens that count as recent", group);
     number(app, "--seed", sampler.seed, "Seed of the draws, 0: a new one each time", group);
     add_open_options(app, run_.open);
+    is_file(app.add_option("--trace", run_.trace, "Write which experts each token used, for 'sluice replay'"))
+        ->group(k_memory_group);
+    is_file(app.add_option(
+                "--heat", run_.heat,
+                "Where use counts of experts are kept between runs: a file, auto (the cache folder), or "
+                "off (default: auto)"))
+        ->group(k_memory_group);
   }
 
   void add_inspect() {
@@ -156,7 +167,7 @@ class Parser {
     count(app, "--warmup", bench_.n_warmup, 0, k_max_bench_repetitions, "Repetitions before those", group);
     app.add_flag("--json", bench_.json, "Print one JSON object")->group(group);
     add_open_options(app, bench_.open, /*with_context=*/false);
-    number(app, "--ctx", bench_.open.n_ctx, "Tokens of context, 0: what the tests need", "Memory and drive");
+    number(app, "--ctx", bench_.open.n_ctx, "Tokens of context, 0: what the tests need", k_memory_group);
   }
 
   void add_profile() {
@@ -211,6 +222,43 @@ class Parser {
     app.footer("Shapes:\n" + shapes_text);
   }
 
+  void add_replay() {
+    CLI::App& app = add_command("replay", "Replay a routing trace against cache policies; needs no model");
+    is_file(app.add_option("TRACE", replay_.trace,
+                           "A trace of 'sluice run --trace', JSON lines or route_trace CSV"))
+        ->required();
+    std::vector<std::string> names{"all"};
+    for (const ReplayPolicy policy : k_replay_policies) names.emplace_back(replay_policy_name(policy));
+    const auto parse = [this](const std::vector<std::string>& texts) {
+      for (const std::string& text : texts) {
+        for (const ReplayPolicy policy : k_replay_policies) {
+          if (text == "all" || text == replay_policy_name(policy)) replay_.policies.push_back(policy);
+        }
+      }
+    };
+    choice(repeatable(app.add_option_function<std::vector<std::string>>(
+               "--policy", parse, "What to replay against (repeatable, default: all)")),
+           names);
+    auto* share = repeatable(app.add_option("--share", replay_.percents,
+                                            "Percent of all experts that are cached (default: 1 to 50)")
+                                 ->delimiter(','));
+    share->check(CLI::Range(0.0, 100.0).description(""))->type_name("PERCENT[,PERCENT]");
+    auto* slots = repeatable(
+        app.add_option("--slots", replay_.slots, "Experts per layer that are cached")->delimiter(','));
+    slots->check(CLI::Range(0u, k_max_replay_slots).description(""))->type_name("N[,N]")->excludes(share);
+    app.add_option("--warmup", replay_.warm_up,
+                   "Tokens at the start that are not counted (default: the prompt, and at least a third)")
+        ->type_name("N");
+    count(app, "--experts", replay_.n_experts, 0, k_max_replay_slots,
+          "Experts per layer of a trace without a header, 0: as many as it shows", "Options");
+    app.add_flag("--json", replay_.json, "Print one JSON object");
+    app.footer(
+        "Only decoded tokens after the warm-up are counted. lfru and lru are what the engine does; "
+        "global-lru and\n"
+        "cycle share one pool among the layers; belady and global-belady know the future and bound the "
+        "others.\n");
+  }
+
   void add_completion() {
     CLI::App& app = add_command("completion", "Print a completion script for a shell");
     choice(app.add_option("SHELL", completion_.shell, "The shell"), {"bash", "zsh", "fish"})->required();
@@ -241,7 +289,7 @@ class Parser {
   }
 
   void add_open_options(CLI::App& app, OpenOptions& open, bool with_context = true) {
-    const char* group = "Memory and drive";
+    const char* group = k_memory_group;
     size(app, "--memory", open.memory_bytes,
          "Most memory the process may hold, such as 6G (default: what is free)", group);
     if (with_context)
@@ -391,6 +439,7 @@ class Parser {
   InspectCommand inspect_;
   PerplexityCommand perplexity_;
   SynthCommand synth_;
+  ReplayCommand replay_;
   BenchCommand bench_;
   ProfileCommand profile_;
   CompletionCommand completion_;

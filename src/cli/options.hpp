@@ -11,6 +11,7 @@
 #include "sluice/options.hpp"
 #include "sluice/perplexity.hpp"
 #include "sluice/profile.hpp"
+#include "sluice/replay.hpp"
 #include "sluice/synth.hpp"
 
 namespace sluice::cli {
@@ -27,6 +28,8 @@ struct RunCommand {
   std::string stats;  ///< Empty, "totals" or "full".
   bool json = false;
   bool verbose = false;
+  std::string trace;          ///< File for the routing; empty: none.
+  std::string heat = "auto";  ///< "auto", "off" or a file.
 };
 
 struct InspectCommand {
@@ -69,6 +72,16 @@ struct SynthCommand {
   SynthOptions options;
 };
 
+struct ReplayCommand {
+  std::string trace;
+  std::vector<ReplayPolicy> policies;    ///< Empty: all.
+  std::vector<double> percents;          ///< Shares of all experts; with `slots` empty, both: the default.
+  std::vector<std::uint32_t> slots;      ///< Per layer.
+  std::optional<std::uint32_t> warm_up;  ///< Tokens that are not counted.
+  std::uint32_t n_experts = 0;           ///< Of a trace that does not say; 0: what it shows.
+  bool json = false;
+};
+
 struct CompletionCommand {
   std::string shell;
 };
@@ -79,7 +92,7 @@ struct PrintText {
 };
 
 using Command = std::variant<RunCommand, InspectCommand, PerplexityCommand, BenchCommand, ProfileCommand,
-                             SynthCommand, CompletionCommand, PrintText>;
+                             SynthCommand, ReplayCommand, CompletionCommand, PrintText>;
 
 /// A command line that makes no sense. The message is one line; the program ends with status 2.
 struct UsageError : std::runtime_error {

@@ -6,12 +6,14 @@
 #include "base/units.hpp"
 #include "cli/chat.hpp"
 #include "cli/commands.hpp"
+#include "cli/heat.hpp"
 #include "cli/input.hpp"
 #include "cli/json.hpp"
 #include "cli/models.hpp"
 #include "cli/signals.hpp"
 #include "cli/stats_table.hpp"
 #include "sluice/model.hpp"
+#include "sluice/routing.hpp"
 
 namespace sluice::cli {
 namespace {
@@ -128,6 +130,7 @@ int run_chat(const RunCommand& command, Model& model, const GenerateOptions& opt
   LineReader lines;
   for (;;) {
     print_error_text("> ");
+    model.preload_while([&lines] { return !lines.is_ready() && stop_signal() == 0; });
     const std::optional<std::string> line = lines.next();
     if (!line || *line == "/exit") {
       if (!line) print_error_text("\n");
@@ -160,14 +163,21 @@ int run(const RunCommand& command, Output& output) {
   const std::filesystem::path path = find_model(command.model);
   const std::string text = interactive ? std::string() : prompt_text(command);
 
-  Model model = Model::open(path, command.open);
+  OpenOptions open = command.open;
+  open.heat = heat_place(command.heat);
+  std::optional<TraceWriter> trace;
+  if (!command.trace.empty()) open.on_routing = trace.emplace(command.trace).observer();
+  Model model = Model::open(path, open);
+  if (trace) trace->begin(model.info(), model.plan().prefill_chunk);
   // Only now: while the model opens nothing can be stopped half-way, so there a signal may simply end the
   // process.
   catch_stop_signals();
   model.set_cancel_flag(stop_flag());
   if (command.verbose) describe_model(model);
-  return interactive ? run_chat(command, model, options, output)
-                     : run_prompt(command, model, options, text, output);
+  const int status = interactive ? run_chat(command, model, options, output)
+                                 : run_prompt(command, model, options, text, output);
+  model.save_heat();
+  return status;
 }
 
 }  // namespace sluice::cli

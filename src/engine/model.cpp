@@ -77,6 +77,13 @@ void Model::step(std::span<const StepItem> items, const LogitsSink& sink) {
 void Model::set_cancel_flag(const std::atomic<bool>* flag) noexcept {
   impl_->cancel = flag;
 }
+void Model::preload_while(const std::function<bool()>& may_go_on) {
+  if (impl_->cache != nullptr) impl_->cache->preload_while(may_go_on);
+}
+void Model::save_heat() const {
+  if (impl_->cache != nullptr)
+    impl_->heat.save(*impl_->cache, impl_->n_prefill_tokens + impl_->n_decode_tokens);
+}
 Stats Model::stats() const {
   return impl_->stats();
 }

@@ -57,6 +57,8 @@ ModelInfo make_info(const Prepared& prepared) {
   info.n_experts_used = prepared.params.n_experts_used;
   info.n_ctx_train = prepared.params.n_ctx_train;
   info.n_vocab = prepared.params.n_vocab;
+  for (const residency::LayerUnits& layer : prepared.units.layers)
+    info.expert_bytes.push_back(layer.weight_bytes);
   for (const gguf::ShardInfo& shard : file.shards) info.file_bytes += shard.file_bytes;
   std::vector<std::uint64_t> bytes_of_type(64, 0);
   for (const gguf::TensorInfo& tensor : file.tensors) {
@@ -115,7 +117,14 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
       hooks.memory_limits ? hooks.memory_limits : [] { return platform::read_memory_limits(); };
   impl->govern_interval_ns = hooks.memory_limits ? 0 : k_govern_interval_ns;
   if (hooks.process_bytes) machine.process_bytes = *hooks.process_bytes;
-  impl->placement = residency::make_plan(model_facts(parts, *impl->ops), machine, options);
+  residency::ModelFacts facts = model_facts(parts, *impl->ops);
+  const std::size_t routed_per_row = parts.units.layers.size() * parts.params.n_experts_used;
+  if (options.on_routing) {
+    facts.scratch_bytes = [inner = facts.scratch_bytes, routed_per_row](std::uint32_t n_rows) {
+      return inner(n_rows) + n_rows * routed_per_row * sizeof(std::uint16_t);
+    };
+  }
+  impl->placement = residency::make_plan(facts, machine, options);
   impl->plan = impl->placement.plan;
   impl->store = std::make_unique<residency::WeightStore>(std::move(parts.shards), std::move(queue));
   impl->store->load_pinned(parts.tensors.pinned());
@@ -127,6 +136,8 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
     impl->cache = std::make_unique<residency::UnitCache>(parts.file, parts.units, impl->placement,
                                                          options.policy, *impl->store);
     if (impl->plan.fully_resident()) impl->cache->preload();
+    impl->heat = Heat(options.heat, impl->info.name, parts.file, parts.units, *impl->store);
+    impl->heat.warm(*impl->cache);
   }
   const std::uint64_t n_pages = pages_for(impl->plan.n_ctx) * impl->plan.max_sequences;
   impl->kv = std::make_unique<KvPool>(*impl->ops, parts.params.kv_shape(), n_pages);
@@ -137,6 +148,10 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
   impl->pass_positions.reserve(impl->plan.prefill_chunk);
   impl->pass_logits_rows.reserve(impl->plan.prefill_chunk);
   impl->pass_origins.reserve(impl->plan.prefill_chunk);
+  if (options.on_routing && parts.params.is_moe()) {
+    impl->pass_routing.reserve(routed_per_row * impl->plan.prefill_chunk);
+    impl->forward->log_routing(&impl->pass_routing);
+  }
   impl->open_ns = base::now_ns() - start;
   return impl;
 }
@@ -266,10 +281,16 @@ void Model::Impl::run_pass(const LogitsSink& sink, bool is_decode) {
     sink(pass_origins[index].item, pass_origins[index].token, logits);
     sink_ns += base::now_ns() - before;
   };
+  pass_routing.clear();
   forward->run({pass_tokens, pass_positions, pass_logits_rows}, cancel, receive);
   const std::uint64_t elapsed = base::now_ns() - start - sink_ns;
   (is_decode ? n_decode_tokens : n_prefill_tokens) += pass_tokens.size();
   (is_decode ? decode_ns : prefill_ns) += elapsed;
+  if (!pass_routing.empty()) {
+    options.on_routing({is_decode, static_cast<std::uint32_t>(pass_tokens.size()),
+                        static_cast<std::uint32_t>(prepared->units.layers.size()),
+                        prepared->params.n_experts_used, pass_routing});
+  }
 }
 
 Stats Model::Impl::stats() const {
@@ -302,6 +323,7 @@ Stats Model::Impl::stats() const {
                               layer.n_joins, layer.n_misses, layer.n_ahead_used});
     }
     stats.n_grows = counters.n_grows;
+    stats.n_preloaded = counters.n_preloaded;
   }
   const storage::IoStatistics& io = store->queue().statistics();
   stats.io_backend = io_description;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/thread_pool.hpp"
+#include "engine/heat.hpp"
 #include "engine/kv_pool.hpp"
 #include "engine/prepare.hpp"
 #include "engine/tokenizer_impl.hpp"
@@ -75,7 +76,9 @@ struct Model::Impl {
   struct RowOrigin {
     std::size_t item, token;
   };
-  std::vector<RowOrigin> pass_origins;  ///< Of each row in pass_logits_rows.
+  std::vector<RowOrigin> pass_origins;      ///< Of each row in pass_logits_rows.
+  std::vector<std::uint16_t> pass_routing;  ///< What Forward logs when somebody observes the routing.
+  engine::Heat heat;
 
   explicit Impl(Tokenizer handle) : tokenizer(std::move(handle)) {}
   void step(std::span<const StepItem> items, const LogitsSink& sink);

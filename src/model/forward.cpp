@@ -288,6 +288,8 @@ void Forward::experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::
   const std::array<Product, 1> routing = {{{layer.router, router_logits_.first(n_rows), nullptr}}};
   ops_.matmul(h, routing);
   ops_.route(router_logits_.first(n_rows), params_.router, expert_ids_.data(), expert_weights_.data());
+  if (routing_log_ != nullptr)
+    routing_log_->insert(routing_log_->end(), expert_ids_.begin(), expert_ids_.begin() + n_rows * n_used);
   group_by_expert(n_rows);
 
   wants_.clear();

@@ -47,6 +47,10 @@ class Forward {
   /// undefined.
   void run(const PassRows& rows, const std::atomic<bool>* cancel, LogitsReceiver receiver);
 
+  /// From now on each pass appends the ids its routers chose to `log`, [expert layers, rows, used], rows of a
+  /// layer together. The caller empties and owns it. Null ends it.
+  void log_routing(std::vector<std::uint16_t>* log) noexcept { routing_log_ = log; }
+
   /// Bytes of weights that all passes needed so far, and that a pass of one row with logits needs; see Stats.
   std::uint64_t weight_bytes() const noexcept { return weight_bytes_; }
   std::uint64_t weight_bytes_per_token() const noexcept {
@@ -101,6 +105,7 @@ class Forward {
   std::vector<std::uint32_t> group_begin_;  ///< [n_experts + 1] into the two below.
   std::vector<std::uint32_t> in_rows_, out_rows_;
   std::vector<residency::UnitCache::Want> wants_;
+  std::vector<std::uint16_t>* routing_log_ = nullptr;
 };
 
 }  // namespace sluice::model

@@ -110,7 +110,8 @@ void UnitCache::begin(std::uint32_t layer_idx, std::span<const Want> wants, Admi
   const std::uint64_t start_ns = base::now_ns();
   observe_drive(static_cast<std::uint32_t>(index), admission, start_ns);
   fetch_layer_ = static_cast<std::uint32_t>(index);
-  admission_ = admission;
+  asked_admission_ = admission;
+  admission_ = pass_admission(admission, wants.size(), n_layer_slots(fetch_layer_));
   now_ = now;
   pending_.clear();
   next_pending_ = 0;
@@ -137,8 +138,14 @@ void UnitCache::begin(std::uint32_t layer_idx, std::span<const Want> wants, Admi
     } else {
       ++(is_ready ? statistics_.n_hits : statistics_.n_joins);
       ++(is_ready ? counters.n_hits : counters.n_joins);
+      if (std::exchange(slot.preloading, false)) {
+        --n_preloading_;
+        for (std::size_t part = 0; part < k_n_expert_parts; ++part)
+          store_.queue().promote(request_id(static_cast<std::uint32_t>(slot_idx), part));
+      }
     }
   }
+  if (admission_ != admission) policies_[fetch_layer_].order_by_score(pending_, now);
   statistics_.n_misses += pending_.size();
   layer_statistics_[fetch_layer_].n_misses += pending_.size();
   // Guesses that proved wrong and have not reached the drive must not hold up what is wanted.
@@ -150,7 +157,7 @@ void UnitCache::begin(std::uint32_t layer_idx, std::span<const Want> wants, Admi
 }
 
 void UnitCache::observe_drive(std::uint32_t layer, Admission admission, std::uint64_t now_ns) noexcept {
-  const bool decodes = admission == Admission::always && admission_ == Admission::always;
+  const bool decodes = admission == Admission::always && asked_admission_ == Admission::always;
   if (demand_end_ns_ != 0 && decodes && layer == fetch_layer_ + 1)
     gate_.observe_idle(now_ns - demand_end_ns_);
   const std::uint64_t busy_ns = store_.queue().statistics().busy_ns;
@@ -221,10 +228,9 @@ std::int32_t UnitCache::choose_slot(std::uint32_t layer, std::uint32_t expert) {
   const std::int32_t own = lowest_slot(layer, {});
   if (own != k_no_slot) {
     const Slot& slot = slots_[static_cast<std::size_t>(own)];
-    if (slot.state == SlotState::free || admission_ == Admission::always ||
-        policies_[layer].score(slot.expert, now_) < policies_[layer].score(expert, now_)) {
+    if (slot.state == SlotState::free || may_displace(admission_, policies_[layer].score(slot.expert, now_),
+                                                      policies_[layer].score(expert, now_)))
       return own;
-    }
   }
   for (std::uint32_t i = first_transit_; i < slots_.size(); ++i) {
     if (slots_[i].state == SlotState::free) return static_cast<std::int32_t>(i);
@@ -282,6 +288,14 @@ void UnitCache::complete(std::size_t min_count) {
     if (--slot.n_reading != 0) continue;
     --n_in_flight_;
     ++n_units_read_;
+    if (std::exchange(slot.preloading, false)) {
+      --n_preloading_;
+      if (slot.error == ECANCELED) {
+        // Demand came first; its turn comes again.
+        preload_[--next_preload_] = {slot.layer, slot.expert};
+        --statistics_.n_preloaded;
+      }
+    }
     slot.state = slot.error == 0 ? SlotState::ready : SlotState::failed;
     // Nobody waits for it any more: keep it if it has a place of its own.
     if (slot.n_leases == 0 && (slot.transit || slot.state == SlotState::failed)) empty_slot(slot_idx);
@@ -323,6 +337,8 @@ std::size_t UnitCache::next(std::span<Lease> out) {
     complete(1);
     statistics_.stall_ns += base::now_ns() - start;
   }
+  // The drive would be idle while what is handed out is computed.
+  if (waiting_.empty() && next_pending_ == pending_.size()) preload_some();
   std::size_t n = 0;
   while (n < out.size() && next_ready_ < ready_.size()) out[n++] = Lease(this, ready_[next_ready_++]);
   return n;
@@ -407,6 +423,45 @@ void UnitCache::resize_layer(std::uint32_t layer, std::uint32_t n_wanted) {
     ++n_retired_;
     --n_used;
     own_bytes_ -= bytes;
+  }
+}
+
+std::uint32_t UnitCache::n_layer_slots(std::uint32_t layer) const noexcept {
+  std::uint32_t n = 0;
+  for (std::uint32_t i = first_slot_[layer]; i < first_slot_[layer + 1]; ++i)
+    n += slots_[i].state != SlotState::retired;
+  return n;
+}
+
+void UnitCache::queue_preload(std::vector<Unit> units) {
+  preload_ = std::move(units);
+  next_preload_ = 0;
+}
+
+void UnitCache::preload_some() {
+  // As much as demand may find under way before it.
+  constexpr std::size_t k_max_preloading = 2;
+  if (n_in_flight_ != n_preloading_) return;  // Look-ahead knows better what is wanted next.
+  while (next_preload_ < preload_.size() && n_preloading_ < k_max_preloading &&
+         n_in_flight_ < max_in_flight_) {
+    const Unit unit = preload_[next_preload_++];
+    if (slot_of(unit.layer, unit.expert) != k_no_slot) continue;
+    for (std::uint32_t i = first_slot_[unit.layer]; i < first_slot_[unit.layer + 1]; ++i) {
+      if (slots_[i].state != SlotState::free) continue;
+      start_read(i, unit.layer, unit.expert, storage::Priority::speculative);
+      slots_[i].preloading = true;
+      ++n_preloading_;
+      ++statistics_.n_preloaded;
+      break;
+    }
+  }
+}
+
+void UnitCache::preload_while(base::FunctionRef<bool()> may_go_on) {
+  while (may_go_on()) {
+    preload_some();
+    if (n_in_flight_ == 0) return;
+    complete(1);
   }
 }
 

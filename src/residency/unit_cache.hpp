@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/function_ref.hpp"
 #include "platform/memory.hpp"
 #include "residency/cache_policy.hpp"
 #include "residency/look_ahead.hpp"
@@ -46,6 +47,7 @@ struct CacheStatistics {
   /// Look-ahead: units it began to read; those of them that were wanted next, which count neither as hits nor
   /// as misses; and those that left without having been wanted.
   std::uint64_t n_ahead = 0, n_ahead_used = 0, n_ahead_wasted = 0;
+  std::uint64_t n_preloaded = 0;  ///< Units that queue_preload() made it read.
   std::uint64_t stall_ns = 0;
   std::uint64_t n_shrinks = 0, n_grows = 0;  ///< Times that slots were given back and taken again.
 };
@@ -69,9 +71,7 @@ class UnitCache {
     std::uint32_t expert = 0;
     std::uint32_t n_rows = 1;
   };
-  /// How misses may displace what is cached: decode always admits the newest, prefill only what scores
-  /// higher, so that a long prompt does not sweep the cache.
-  enum class Admission : std::uint8_t { always, if_better };
+  using Admission = residency::Admission;
 
   /// Starts a fetch: all misses that find a slot are submitted together, before anything is computed. `wants`
   /// names each expert at most once. `now` is the token clock. Ends any earlier fetch.
@@ -100,6 +100,27 @@ class UnitCache {
   /// Bytes of the layers' own slots: now, and as planned.
   std::uint64_t own_slot_bytes() const noexcept { return own_bytes_; }
   std::uint64_t planned_own_slot_bytes() const noexcept { return planned_own_bytes_; }
+  /// An expert, its layer given as an index in the unit map's layers.
+  struct Unit {
+    std::uint32_t layer = 0;
+    std::uint32_t expert = 0;
+  };
+  /// Units to read into free slots of their layers, in this order, whenever a fetch has nothing more to wait
+  /// for; a few at a time, with speculative priority, so that demand is hardly delayed. Never displaces
+  /// anything; reads that fail are forgotten.
+  void queue_preload(std::vector<Unit> units);
+  /// Goes on with these reads while `may_go_on()`; returns when it does not or nothing is left to read. No
+  /// fetch may be active.
+  void preload_while(base::FunctionRef<bool()> may_go_on);
+  /// See LayerPolicy. Layers are indexes in the unit map's layers.
+  void seed(std::uint32_t layer, std::uint32_t expert, double share_of_tokens) noexcept {
+    policies_[layer].seed(expert, share_of_tokens);
+  }
+  std::uint32_t n_uses(std::uint32_t layer, std::uint32_t expert) const noexcept {
+    return policies_[layer].n_uses(expert);
+  }
+  /// Slots of a layer's own that have memory now.
+  std::uint32_t n_layer_slots(std::uint32_t layer) const noexcept;
 
   const CacheStatistics& statistics() const noexcept { return statistics_; }
   /// Per layer of the map.
@@ -122,6 +143,7 @@ class UnitCache {
     bool transit = false;
     bool ahead = false;          ///< Read by look-ahead and not wanted yet.
     bool speculative = false;    ///< Its read was submitted as one that may be cancelled.
+    bool preloading = false;     ///< Being read for nobody yet.
     std::uint8_t n_reading = 0;  ///< Parts whose reads are not done.
     int error = 0;
     std::uint8_t error_part = 0;
@@ -142,6 +164,7 @@ class UnitCache {
   void issue_ahead();
   void end_demand(std::uint64_t now_ns);
   bool was_read_ahead(Slot& slot, bool used) noexcept;
+  void preload_some();
   void issue_pending();
   void resize_layer(std::uint32_t layer, std::uint32_t n_wanted);
   void complete(std::size_t min_count);
@@ -173,10 +196,14 @@ class UnitCache {
   std::uint64_t demand_end_ns_ = 0;  ///< When the last demanded unit had arrived; 0 while some are awaited.
   std::uint64_t seen_busy_ns_ = 0;   ///< Of the read queue, at the last look.
   std::uint64_t n_units_read_ = 0;   ///< Since that look.
+  std::vector<Unit> preload_;        ///< Taken from `next_preload_` on.
+  std::size_t next_preload_ = 0;
+  std::size_t n_preloading_ = 0;
 
   // The active fetch.
   std::uint32_t fetch_layer_ = 0;
-  Admission admission_ = Admission::always;
+  Admission asked_admission_ = Admission::always;
+  Admission admission_ = Admission::always;  ///< What the layer's slots allow of it.
   std::uint64_t now_ = 0;
   std::vector<std::uint32_t> pending_;  ///< Experts without a slot yet; taken from `next_pending_` on.
   std::size_t next_pending_ = 0;

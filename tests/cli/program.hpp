@@ -61,11 +61,14 @@ class Process {
     posix_spawn_file_actions_addopen(&actions, 2, (folder_ / "err").c_str(), O_WRONLY | O_CREAT | O_TRUNC,
                                      0600);
     std::vector<std::string> variables;
+    // Neither the user's cache folder nor what another run left there may matter.
+    std::map<std::string, std::string> environment = options.environment;
+    environment.try_emplace("XDG_CACHE_HOME", (folder_ / "cache").string());
     for (char** variable = environ; *variable != nullptr; ++variable) {
       const std::string text = *variable;
-      if (!options.environment.contains(text.substr(0, text.find('=')))) variables.push_back(text);
+      if (!environment.contains(text.substr(0, text.find('=')))) variables.push_back(text);
     }
-    for (const auto& [name, value] : options.environment) variables.push_back(name + "=" + value);
+    for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
     std::vector<std::string> owned = words;
     std::vector<char*> argv = pointers(owned), env = pointers(variables);
     const int error = posix_spawn(&pid_, words.front().c_str(), &actions, nullptr, argv.data(), env.data());

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 const std::vector<std::string> k_commands{"run",     "inspect", "perplexity", "bench",
-                                          "profile", "synth",   "completion"};
+                                          "profile", "synth",   "replay",     "completion"};
 
 /// One line, in the program's name: what a script or a person sees when something is wrong.
 void expect_error(const Outcome& outcome, int status, const std::string& part) {

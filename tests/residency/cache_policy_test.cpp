@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <vector>
 
 namespace sluice::residency {
 namespace {
@@ -45,6 +46,49 @@ TEST(LayerPolicy, CountsRowsOfAPass) {
   policy.touch(0, 5, 20);
   policy.touch(1, 5, 3);
   EXPECT_GT(policy.score(0, 6), policy.score(1, 6));
+}
+
+TEST(LayerPolicy, ASeedScoresAsUseAtThatRateUntilTimeZero) {
+  LayerPolicy used(CachePolicy::lfru, 1), seeded(CachePolicy::lfru, 2);
+  // A quarter of the tokens: once in four, long enough that the start is forgotten (2^-31 of it is left).
+  constexpr std::uint64_t k_start = 1000;
+  for (std::uint64_t now = 4; now <= k_start; now += 4) used.touch(0, now);
+  seeded.seed(0, 0.25);
+  // Between two uses the true count wavers around the mean by half a use in 46 / 4 of them, under 5 %.
+  EXPECT_NEAR(seeded.score(0, 10), used.score(0, k_start + 10), 0.05 * used.score(0, k_start + 10));
+  EXPECT_GT(seeded.score(0, 10), seeded.score(1, 10)) << "an unseeded expert goes first";
+}
+
+TEST(LayerPolicy, SeedsAreOutweighedByUsesAndAreNotCountedAsUses) {
+  LayerPolicy policy(CachePolicy::lfru, 2);
+  policy.seed(0, 1.0);
+  policy.touch(1, 100);
+  policy.touch(1, 101);
+  EXPECT_GT(policy.score(1, 102), policy.score(0, 102));
+  EXPECT_EQ(policy.n_uses(0), 0u);
+  EXPECT_EQ(policy.n_uses(1), 2u);
+  const double before = policy.score(1, 103);
+  policy.seed(1, 1.0);
+  EXPECT_EQ(policy.score(1, 103), before) << "a seed after the first use is too late";
+}
+
+TEST(LayerPolicy, AFullPassAdmitsOnlyWhatScoresHigher) {
+  EXPECT_EQ(pass_admission(Admission::always, 3, 4), Admission::always);
+  EXPECT_EQ(pass_admission(Admission::always, 4, 4), Admission::if_better);
+  EXPECT_EQ(pass_admission(Admission::always, 4, 0), Admission::if_better);
+  EXPECT_EQ(pass_admission(Admission::if_better, 1, 4), Admission::if_better);
+  EXPECT_TRUE(may_displace(Admission::always, 2.0, 1.0));
+  EXPECT_FALSE(may_displace(Admission::if_better, 1.0, 1.0));
+  EXPECT_TRUE(may_displace(Admission::if_better, 1.0, 1.5));
+}
+
+TEST(LayerPolicy, OrdersByScoreAndKeepsTheOrderOfEquals) {
+  LayerPolicy policy(CachePolicy::lfru, 5);
+  for (std::uint32_t expert = 0; expert < 5; ++expert)
+    policy.touch(expert, 1, expert == 3 ? 7 : expert == 1 ? 2 : 1);
+  std::vector<std::uint32_t> experts{4, 0, 1, 2, 3};
+  policy.order_by_score(experts, 1);
+  EXPECT_EQ(experts, (std::vector<std::uint32_t>{3, 1, 4, 0, 2}));
 }
 
 }  // namespace

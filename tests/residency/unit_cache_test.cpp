@@ -332,6 +332,110 @@ TEST(UnitCache, GivesSlotsBackAndTakesThemAgain) {
   EXPECT_EQ(bench.cache->statistics().n_grows, 1u);
 }
 
+TEST(UnitCache, BelowOneTokensSetAMissDisplacesOnlyWhatScoresLower) {
+  const auto hits_after_a_stranger = [](CachePolicy policy) {
+    Bench bench(2, 3, policy);
+    for (std::uint64_t now = 1; now <= 3; ++now) bench.fetch(0, {0, 1, 2}, now);
+    bench.fetch(0, {3, 4, 5}, 4);
+    const std::uint64_t before = bench.cache->statistics().n_hits;
+    bench.fetch(0, {0, 1, 2}, 5);
+    return bench.cache->statistics().n_hits - before;
+  };
+  EXPECT_EQ(hits_after_a_stranger(CachePolicy::lfru), 2u);
+  EXPECT_EQ(hits_after_a_stranger(CachePolicy::lru), 0u) << "lru always takes in the newest";
+}
+
+/// All experts of all layers, by falling id.
+std::vector<UnitCache::Unit> all_units(const Bench& bench) {
+  std::vector<UnitCache::Unit> units;
+  for (std::uint32_t expert = bench.model.n_experts; expert-- > 0;) {
+    for (std::uint32_t layer = 0; layer < bench.map.layers.size(); ++layer) units.push_back({layer, expert});
+  }
+  return units;
+}
+
+TEST(UnitCache, PreloadsInOrderIntoFreeSlotsOnly) {
+  Bench bench(3, 2);
+  bench.fetch(0, {0}, 1);
+  bench.cache->queue_preload(all_units(bench));
+  bench.cache->preload_while([] { return true; });
+  EXPECT_EQ(bench.cache->statistics().n_preloaded, 3 * bench.map.layers.size() - 1);
+  const std::uint64_t misses = bench.cache->statistics().n_misses;
+  bench.fetch(0, {0, 6, 7}, 2);
+  for (std::uint32_t layer = 1; layer < bench.map.layers.size(); ++layer) bench.fetch(layer, {5, 6, 7}, 2);
+  EXPECT_EQ(bench.cache->statistics().n_misses, misses);
+}
+
+TEST(UnitCache, PreloadsWhileFetchesAreComputedWithoutASingleWrongByte) {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    storage::FaultPlan faults;
+    faults.seed = seed;
+    faults.delay_rate = 0.5;
+    faults.short_read_rate = 0.2;
+    faults.reorder = true;
+    Bench bench(4, 2, CachePolicy::lfru, &faults);
+    bench.cache->queue_preload(all_units(bench));
+    run_random_fetches(bench, static_cast<std::uint32_t>(seed));
+    EXPECT_GT(bench.cache->statistics().n_preloaded, 0u);
+  }
+}
+
+TEST(UnitCache, StopsPreloadingWhenAskedAndGoesOnLater) {
+  Bench bench(8, 0);
+  bench.cache->queue_preload(all_units(bench));
+  bench.cache->preload_while([] { return false; });
+  EXPECT_EQ(bench.cache->statistics().n_preloaded, 0u);
+  int n_left = 5;
+  bench.cache->preload_while([&n_left] { return --n_left > 0; });
+  const std::uint64_t n_some = bench.cache->statistics().n_preloaded;
+  EXPECT_GT(n_some, 0u);
+  EXPECT_LT(n_some, bench.map.n_units());
+  bench.cache->preload_while([] { return true; });
+  EXPECT_EQ(bench.cache->statistics().n_preloaded, bench.map.n_units());
+}
+
+TEST(UnitCache, JoinsAPreloadThatIsUnderWay) {
+  storage::FaultPlan faults;
+  faults.delay_rate = 1;
+  Bench bench(8, 0, CachePolicy::lfru, &faults);
+  bench.cache->queue_preload({{1, 5}});
+  int n_left = 2;
+  bench.cache->preload_while([&n_left] { return --n_left > 0; });
+  bench.fetch(1, {5}, 1);
+  const CacheStatistics& counters = bench.cache->statistics();
+  EXPECT_EQ(counters.n_preloaded, 1u);
+  EXPECT_EQ(counters.n_misses, 0u);
+  EXPECT_EQ(counters.n_joins, 1u);
+}
+
+TEST(UnitCache, AFailedPreloadIsForgottenUntilTheExpertIsWanted) {
+  Bench probe(1, 2);
+  const UnitPart where = probe.map.layers[1].experts[4][static_cast<std::size_t>(ExpertPart::up)];
+  storage::FaultPlan faults;
+  faults.failing_ranges.push_back({where.offset_bytes + 8192, where.offset_bytes + 8200, 5});
+  Bench bench(8, 0, CachePolicy::lfru, &faults);
+  bench.cache->queue_preload(all_units(bench));
+  bench.cache->preload_while([] { return true; });
+  bench.fetch(1, {0, 1, 2, 3, 5, 6, 7}, 1);
+  EXPECT_EQ(bench.cache->statistics().n_misses, 0u);
+  EXPECT_THROW(bench.fetch(1, {4}, 2), Error);
+}
+
+TEST(UnitCache, PreloadsThatDemandCancelledComeLater) {
+  storage::FaultPlan faults;
+  faults.delay_rate = 1;
+  Bench bench(6, 2, CachePolicy::lfru, &faults);
+  bench.cache->queue_preload(all_units(bench));
+  // Each fetch lets two begin, and the next one cancels what has not reached the drive.
+  for (std::uint64_t now = 1; now <= 20; ++now) bench.fetch(now % 2, {0, 1}, now);
+  bench.cache->preload_while([] { return true; });
+  const std::uint64_t misses = bench.cache->statistics().n_misses;
+  bench.fetch(2, {2, 3, 4, 5, 6, 7}, 21);
+  for (std::uint32_t layer = 0; layer < 2; ++layer) bench.fetch(layer, {0, 1, 4, 5, 6, 7}, 21);
+  EXPECT_EQ(bench.cache->statistics().n_misses, misses);
+  EXPECT_EQ(bench.cache->statistics().n_preloaded, 4u + 4u + 6u);
+}
+
 TEST(UnitCache, CountsTheBytesOfItsMisses) {
   Bench bench(2, 2);
   const std::uint64_t before = bench.store->queue().statistics().requested_bytes;

@@ -9,6 +9,7 @@
 
 #include "engine/model_impl.hpp"
 #include "sluice/sluice.hpp"
+#include "support/temp_dir.hpp"
 #include "support/test_data.hpp"
 
 namespace sluice {
@@ -229,6 +230,29 @@ TEST_F(Placement, MemoryPressureGivesTheSameBits) {
   EXPECT_GE(*n_looks, 20u);
   EXPECT_GT(stats.n_shrinks, 2u);
   EXPECT_GT(stats.n_grows, 1u);
+}
+
+TEST_F(Placement, AHeatFileGivesTheSameBits) {
+  const test::TempDir dir;
+  for (const int percent : {0, 10, 40, 80, 100}) {
+    Case one = make_case("heat at " + std::to_string(percent) + " %");
+    one.options.memory_bytes = budget(percent);
+    one.options.prefill_chunk = 4;
+    one.options.heat = dir / "heat.json";
+    {
+      Model model = open(one);
+      Sequence sequence = model.new_sequence();
+      const std::vector<TokenId> tokens = text_tokens(model);
+      const StepItem item{&sequence, std::span(tokens).first(50), LogitsWanted::none};
+      model.step({&item, 1});
+      model.save_heat();
+    }
+    Stats stats;
+    expect_same(one, &stats);
+    if (percent == 40 || percent == 80) {
+      EXPECT_GT(stats.n_preloaded, 0u) << one.name << ": nothing was read ahead, so nothing was tested";
+    }
+  }
 }
 
 TEST_F(Placement, AFailingExpertEndsTheRunWithItsNameAndOffset) {
