@@ -135,6 +135,10 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
   if (parts.params.is_moe()) {
     impl->cache = std::make_unique<residency::UnitCache>(parts.file, parts.units, impl->placement,
                                                          options.policy, *impl->store);
+    impl->cache->fill_slots([&](std::uint64_t bytes) {
+      const auto now = impl->pressure();
+      return !now || residency::leaves_mark_free(*now, bytes);
+    });
     if (impl->plan.fully_resident()) impl->cache->preload();
     impl->heat = Heat(options.heat, impl->info.name, parts.file, parts.units, *impl->store);
     impl->heat.warm(*impl->cache);
@@ -144,6 +148,8 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
   impl->forward =
       std::make_unique<model::Forward>(parts.params, parts.tensors, parts.units, *impl->ops, *impl->store,
                                        impl->cache.get(), impl->plan.prefill_chunk, options.look_ahead);
+  if (impl->cache != nullptr && impl->cache->is_streaming())
+    impl->forward->set_layer_hook([owner = impl.get()] { owner->govern(); });
   impl->pass_tokens.reserve(impl->plan.prefill_chunk);
   impl->pass_positions.reserve(impl->plan.prefill_chunk);
   impl->pass_logits_rows.reserve(impl->plan.prefill_chunk);
@@ -242,18 +248,13 @@ void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) 
       ++item_idx;
       token_idx = 0;
     }
-    govern();
     run_pass(sink, is_decode);
     const std::size_t end_item = std::min(items.size(), token_idx == 0 ? item_idx : item_idx + 1);
     for (std::size_t i = first_item; i < end_item; ++i) items[i].sequence->impl_->n_tokens += n_added[i];
   }
 }
 
-void Model::Impl::govern() {
-  if (cache == nullptr || !cache->is_streaming()) return;
-  const std::uint64_t now = base::now_ns();
-  if (now - governed_ns < govern_interval_ns) return;
-  governed_ns = now;
+std::optional<residency::PressureFacts> Model::Impl::pressure() const {
   const platform::MemoryLimits limits = memory_limits();
   residency::PressureFacts facts;
   facts.slot_bytes = cache->own_slot_bytes();
@@ -268,9 +269,18 @@ void Model::Impl::govern() {
       facts.free_bytes = room;
     }
   }
-  if (facts.limit_bytes == 0) return;  // Nothing is known.
-  const std::uint64_t wanted = residency::governed_slot_bytes(facts);
-  if (wanted != facts.slot_bytes) cache->resize(wanted);
+  if (facts.limit_bytes == 0) return std::nullopt;  // Nothing is known.
+  return facts;
+}
+
+void Model::Impl::govern() {
+  const std::uint64_t now = base::now_ns();
+  if (now - governed_ns < govern_interval_ns) return;
+  governed_ns = now;
+  const auto facts = pressure();
+  if (!facts) return;
+  const std::uint64_t wanted = residency::governed_slot_bytes(*facts);
+  if (wanted != facts->slot_bytes) cache->resize(wanted);
 }
 
 void Model::Impl::run_pass(const LogitsSink& sink, bool is_decode) {

@@ -17,6 +17,7 @@
 #include "model/forward.hpp"
 #include "platform/cpu_features.hpp"
 #include "platform/memory.hpp"
+#include "residency/governor.hpp"
 #include "residency/unit_cache.hpp"
 #include "residency/weight_store.hpp"
 #include "sluice/model.hpp"
@@ -84,7 +85,9 @@ struct Model::Impl {
   void step(std::span<const StepItem> items, const LogitsSink& sink);
   void run_pass(const LogitsSink& sink, bool is_decode);
   /// Gives slots back or takes them again, as the memory of the machine allows; looks at most every 200 ms.
+  /// For a streaming model, between two layers.
   void govern();
+  std::optional<residency::PressureFacts> pressure() const;  ///< Nothing when the system tells nothing.
   Stats stats() const;
 };
 

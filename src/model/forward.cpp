@@ -204,6 +204,7 @@ void Forward::run(const PassRows& rows, const std::atomic<bool>* cancel, LogitsR
   ops_.embed(token_embd_, rows.tokens, x_.first(n_rows));
   for (std::uint32_t layer_idx = 0; layer_idx < params_.n_layers; ++layer_idx) {
     check_cancel(cancel);
+    if (layer_hook_) layer_hook_();
     attention(layer_idx, rows);
     ops_.rms_norm(x_.first(n_rows), layers_[layer_idx].ffn_norm, params_.norm_eps, h_.first(n_rows));
     if (params_.is_moe()) {

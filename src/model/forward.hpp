@@ -2,7 +2,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/function_ref.hpp"
@@ -50,6 +52,9 @@ class Forward {
   /// From now on each pass appends the ids its routers chose to `log`, [expert layers, rows, used], rows of a
   /// layer together. The caller empties and owns it. Null ends it.
   void log_routing(std::vector<std::uint16_t>* log) noexcept { routing_log_ = log; }
+
+  /// Called before each layer of a pass, when no expert is leased. Must not throw.
+  void set_layer_hook(std::function<void()> hook) { layer_hook_ = std::move(hook); }
 
   /// Bytes of weights that all passes needed so far, and that a pass of one row with logits needs; see Stats.
   std::uint64_t weight_bytes() const noexcept { return weight_bytes_; }
@@ -105,6 +110,7 @@ class Forward {
   std::vector<std::uint32_t> group_begin_;  ///< [n_experts + 1] into the two below.
   std::vector<std::uint32_t> in_rows_, out_rows_;
   std::vector<residency::UnitCache::Want> wants_;
+  std::function<void()> layer_hook_;
   std::vector<std::uint16_t>* routing_log_ = nullptr;
 };
 

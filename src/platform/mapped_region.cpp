@@ -112,7 +112,7 @@ bool MappedRegion::restore_pages(std::size_t offset, std::size_t bytes) noexcept
   if (bytes == 0) return true;
   const std::size_t first = base::align_down(offset, page_bytes());
   const std::size_t last = base::align_up(offset + bytes, page_bytes());
-  return madvise(data_ + first, last - first, k_madv_populate_write) == 0;
+  return populate(data_ + first, last - first) == 0;
 }
 
 void MappedRegion::release_pages(std::size_t offset, std::size_t bytes) noexcept {

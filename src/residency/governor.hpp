@@ -18,4 +18,7 @@ struct PressureFacts {
 /// who breathes does not make the cache flap. Pure.
 std::uint64_t governed_slot_bytes(const PressureFacts& facts) noexcept;
 
+/// Whether `bytes` more in slots leave the low-water mark free. Pure.
+bool leaves_mark_free(const PressureFacts& facts, std::uint64_t bytes) noexcept;
+
 }  // namespace sluice::residency

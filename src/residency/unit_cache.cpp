@@ -10,6 +10,7 @@
 #include "base/checked.hpp"
 #include "base/clock.hpp"
 #include "base/error.hpp"
+#include "base/units.hpp"
 
 namespace sluice::residency {
 namespace {
@@ -63,8 +64,9 @@ UnitCache::UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, cons
     max_experts = std::max<std::size_t>(max_experts, map.layers[i].n_experts);
   }
   own_bytes_ = planned_own_bytes_ = bytes;
+  const bool is_streaming = placement.n_transit != 0;
   bytes += placement.n_transit * placement.transit_slot_bytes;
-  slabs_ = platform::MappedRegion::allocate(bytes, true);
+  slabs_ = platform::MappedRegion::allocate(bytes, /*prefault=*/!is_streaming);
   slots_.resize(n_slots);
   layer_statistics_.resize(map.layers.size());
   slot_of_.assign(n_units, k_no_slot);
@@ -87,6 +89,16 @@ UnitCache::UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, cons
     slots_[slot_idx].data = slabs_.data() + offset;
     slots_[slot_idx].transit = true;
     offset += placement.transit_slot_bytes;
+  }
+  if (is_streaming) {
+    const std::uint64_t transit_bytes = placement.n_transit * placement.transit_slot_bytes;
+    if (!slabs_.restore_pages(bytes - transit_bytes, transit_bytes)) {
+      base::fail(ErrorCode::budget, "the system refuses {} of memory; lower --memory",
+                 base::format_bytes(transit_bytes));
+    }
+    for (std::uint32_t i = 0; i < first_transit_; ++i) slots_[i].state = SlotState::retired;
+    n_retired_ = first_transit_;
+    own_bytes_ = 0;
   }
   max_in_flight_ = std::min(n_slots, k_max_units_in_flight);
   pending_.reserve(max_experts);
@@ -380,6 +392,24 @@ void UnitCache::empty_slot(std::uint32_t slot_idx) noexcept {
   was_read_ahead(slot, false);
   if (slot.state != SlotState::free) slot_of(slot.layer, slot.expert) = k_no_slot;
   slot.state = SlotState::free;
+}
+
+void UnitCache::fill_slots(base::FunctionRef<bool(std::uint64_t)> may_take) {
+  if (!is_streaming()) return;
+  constexpr std::uint64_t k_step_bytes = 128 * base::k_mib;
+  while (own_bytes_ < planned_own_bytes_) {
+    const std::uint64_t before = own_bytes_;
+    const std::uint64_t step = std::min(k_step_bytes, planned_own_bytes_ - own_bytes_);
+    if (!may_take(step)) break;
+    // Rounding down to whole slots in every layer must not stop the growth of a small cache.
+    std::uint64_t wanted = own_bytes_ + step;
+    do {
+      resize(wanted);
+      wanted += step;
+    } while (own_bytes_ == before && wanted < planned_own_bytes_ + step);
+    if (own_bytes_ == before) break;
+  }
+  statistics_.n_grows = 0;
 }
 
 void UnitCache::resize(std::uint64_t bytes) {

@@ -58,8 +58,8 @@ struct CacheStatistics {
 /// slots serves all layers when a layer's own are taken. One fetch is active at a time; used by one thread.
 class UnitCache {
  public:
-  /// Borrows everything; all must outlive the cache. Allocates and pre-faults all slots. Throws
-  /// Error(budget).
+  /// Borrows everything; all must outlive the cache. Maps all slots; those of a streaming cache get their
+  /// memory by fill_slots(). Throws Error(budget).
   UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, const Placement& placement,
             CachePolicy policy, WeightStore& store);
   ~UnitCache();
@@ -93,6 +93,9 @@ class UnitCache {
   /// Reads every expert that has a slot of its own, in file order: for plans in which all fit.
   void preload();
 
+  /// Takes the memory of all planned slots, piece by piece as long as may_take(bytes of the next) says so: a
+  /// neighbour may have taken what the plan counted on. A streaming cache has only its transit slots before.
+  void fill_slots(base::FunctionRef<bool(std::uint64_t)> may_take);
   /// Holds at most `bytes` in slots of the layers' own from now on, the same share of every layer's: gives
   /// the memory of the units with the lowest scores back to the system, or takes slots that it gave back into
   /// use again. Between steps only; needs transit slots (is_streaming()).

@@ -31,6 +31,12 @@ TEST(Governor, TakesBackWhatIsFreeAgain) {
   EXPECT_EQ(governed_slot_bytes({k_gib, 4 * k_gib, 64 * k_gib, 60 * k_gib}), 4 * k_gib);
 }
 
+TEST(Governor, TheFirstFillStopsAtTheMark) {
+  EXPECT_TRUE(leaves_mark_free({0, 4 * k_gib, 6400 * k_mib, 228 * k_mib}, 128 * k_mib));
+  EXPECT_FALSE(leaves_mark_free({0, 4 * k_gib, 6400 * k_mib, 227 * k_mib}, 128 * k_mib));
+  EXPECT_FALSE(leaves_mark_free({0, 4 * k_gib, 6400 * k_mib, 100 * k_mib}, 128 * k_mib));
+}
+
 TEST(Governor, SettlesInsteadOfFlapping) {
   // Somebody else takes 500 MiB of a group in which 300 MiB were free.
   PressureFacts facts{4 * k_gib, 4 * k_gib, 6400 * k_mib, 0};

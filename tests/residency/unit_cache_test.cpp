@@ -52,6 +52,7 @@ struct Bench {
       placement.transit_slot_bytes = std::max(placement.transit_slot_bytes, layer.slot_bytes);
     loaded_bytes = store->queue().statistics().requested_bytes;
     cache = std::make_unique<UnitCache>(file, map, placement, policy, *store);
+    cache->fill_slots([](std::uint64_t) { return true; });
   }
 
   void expect_right_bytes(std::uint32_t layer_idx, const Lease& lease) const {
