@@ -112,6 +112,11 @@ bool MappedRegion::restore_pages(std::size_t offset, std::size_t bytes) noexcept
   if (bytes == 0) return true;
   const std::size_t first = base::align_down(offset, page_bytes());
   const std::size_t last = base::align_up(offset + bytes, page_bytes());
+  // release_pages() asked for small pages around the hole.
+  const std::size_t huge_first = base::align_up(first, k_huge_page_bytes);
+  const std::size_t huge_last = base::align_down(last, k_huge_page_bytes);
+  if (bytes_ >= k_min_huge_region_bytes && huge_first < huge_last)
+    madvise(data_ + huge_first, huge_last - huge_first, MADV_HUGEPAGE);
   return populate(data_ + first, last - first) == 0;
 }
 

@@ -426,73 +426,58 @@ void UnitCache::resize(std::uint64_t bytes) {
   }
 }
 
+// The retired slots are the last ones of a layer, so that what is given back is contiguous: memory of a huge
+// page is free only when all of it is. Units worth keeping move to slots that stay.
 void UnitCache::resize_layer(std::uint32_t layer, std::uint32_t n_wanted) {
   const std::uint64_t bytes = map_.layers[layer].slot_bytes;
-  const auto offset_of = [&](const Slot& slot) {
-    return static_cast<std::size_t>(slot.data - slabs_.data());
+  const std::uint32_t first = first_slot_[layer], end = first_slot_[layer + 1];
+  const auto offset_of = [&](std::uint32_t idx) {
+    return static_cast<std::size_t>(slots_[idx].data - slabs_.data());
   };
-  const std::span<Slot> slots(slots_.data() + first_slot_[layer],
-                              first_slot_[layer + 1] - first_slot_[layer]);
-  std::size_t n_used = 0;
-  for (const Slot& slot : slots) n_used += slot.state != SlotState::retired;
-  for (Slot& slot : slots) {
-    if (n_used >= n_wanted) break;
-    if (slot.state != SlotState::retired || !slabs_.restore_pages(offset_of(slot), bytes)) continue;
-    slot.state = SlotState::free;
-    --n_retired_;
-    ++n_used;
-    own_bytes_ += bytes;
+  std::uint32_t n_used = 0;
+  while (first + n_used < end && slots_[first + n_used].state != SlotState::retired) ++n_used;
+  if (n_used < n_wanted) {
+    const std::uint32_t n = n_wanted - n_used;
+    if (!slabs_.restore_pages(offset_of(first + n_used), n * bytes)) return;
+    for (std::uint32_t i = 0; i < n; ++i) slots_[first + n_used + i].state = SlotState::free;
+    n_retired_ -= n;
+    own_bytes_ += n * bytes;
+    return;
   }
-  while (n_used > n_wanted) {
-    const std::int32_t idx = lowest_slot(layer, {});
-    SLUICE_CHECK(idx != k_no_slot);
-    Slot& slot = slots_[static_cast<std::size_t>(idx)];
-    empty_slot(static_cast<std::uint32_t>(idx));
-    slabs_.release_pages(offset_of(slot), bytes);
-    slot.state = SlotState::retired;
-    ++n_retired_;
-    --n_used;
-    own_bytes_ -= bytes;
+  if (n_used == n_wanted) return;
+  const std::uint32_t n = n_used - n_wanted;
+  for (std::uint32_t idx = first + n_wanted; idx < first + n_used; ++idx) {
+    if (slots_[idx].state == SlotState::ready) keep_elsewhere(idx, first, first + n_wanted);
+    empty_slot(idx);
+    slots_[idx].state = SlotState::retired;
   }
+  slabs_.release_pages(offset_of(first + n_wanted), n * bytes);
+  n_retired_ += n;
+  own_bytes_ -= n * bytes;
 }
 
-std::uint32_t UnitCache::n_layer_slots(std::uint32_t layer) const noexcept {
-  std::uint32_t n = 0;
-  for (std::uint32_t i = first_slot_[layer]; i < first_slot_[layer + 1]; ++i)
-    n += slots_[i].state != SlotState::retired;
-  return n;
-}
-
-void UnitCache::queue_preload(std::vector<Unit> units) {
-  preload_ = std::move(units);
-  next_preload_ = 0;
-}
-
-void UnitCache::preload_some() {
-  // As much as demand may find under way before it.
-  constexpr std::size_t k_max_preloading = 2;
-  if (n_in_flight_ != n_preloading_) return;  // Look-ahead knows better what is wanted next.
-  while (next_preload_ < preload_.size() && n_preloading_ < k_max_preloading &&
-         n_in_flight_ < max_in_flight_) {
-    const Unit unit = preload_[next_preload_++];
-    if (slot_of(unit.layer, unit.expert) != k_no_slot) continue;
-    for (std::uint32_t i = first_slot_[unit.layer]; i < first_slot_[unit.layer + 1]; ++i) {
-      if (slots_[i].state != SlotState::free) continue;
-      start_read(i, unit.layer, unit.expert, storage::Priority::speculative);
-      slots_[i].preloading = true;
-      ++n_preloading_;
-      ++statistics_.n_preloaded;
-      break;
+void UnitCache::keep_elsewhere(std::uint32_t from_idx, std::uint32_t first, std::uint32_t end) {
+  Slot& from = slots_[from_idx];
+  const LayerPolicy& policy = policies_[from.layer];
+  std::uint32_t worst = end;
+  double worst_score = 0;
+  for (std::uint32_t i = first; i < end; ++i) {
+    if (slots_[i].state != SlotState::free && slots_[i].state != SlotState::ready) continue;
+    const double score = slots_[i].state == SlotState::free ? -1.0 : policy.score(slots_[i].expert, now_);
+    if (worst == end || score < worst_score) {
+      worst = i;
+      worst_score = score;
     }
   }
-}
-
-void UnitCache::preload_while(base::FunctionRef<bool()> may_go_on) {
-  while (may_go_on()) {
-    preload_some();
-    if (n_in_flight_ == 0) return;
-    complete(1);
-  }
+  if (worst == end || worst_score >= policy.score(from.expert, now_)) return;
+  empty_slot(worst);
+  Slot& to = slots_[worst];
+  std::memcpy(to.data, from.data, map_.layers[from.layer].slot_bytes);
+  const Slot was = std::exchange(from, Slot{from.data});
+  std::byte* const data = to.data;
+  to = was;
+  to.data = data;
+  slot_of(to.layer, to.expert) = static_cast<std::int32_t>(worst);
 }
 
 void UnitCache::preload() {

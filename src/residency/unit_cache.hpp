@@ -170,6 +170,8 @@ class UnitCache {
   void preload_some();
   void issue_pending();
   void resize_layer(std::uint32_t layer, std::uint32_t n_wanted);
+  /// Moves a unit to the slot in [first, end) with the lowest score, when its own is higher.
+  void keep_elsewhere(std::uint32_t from_idx, std::uint32_t first, std::uint32_t end);
   void complete(std::size_t min_count);
   void release(std::uint32_t slot_idx) noexcept;
   void empty_slot(std::uint32_t slot_idx) noexcept;
