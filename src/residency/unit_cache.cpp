@@ -302,7 +302,7 @@ void UnitCache::complete(std::size_t min_count) {
     ++n_units_read_;
     if (std::exchange(slot.preloading, false)) {
       --n_preloading_;
-      if (slot.error == ECANCELED) {
+      if (slot.error == ECANCELED && next_preload_ != 0) {
         // Demand came first; its turn comes again.
         preload_[--next_preload_] = {slot.layer, slot.expert};
         --statistics_.n_preloaded;
