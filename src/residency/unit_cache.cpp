@@ -480,6 +480,45 @@ void UnitCache::keep_elsewhere(std::uint32_t from_idx, std::uint32_t first, std:
   slot_of(to.layer, to.expert) = static_cast<std::int32_t>(worst);
 }
 
+std::uint32_t UnitCache::n_layer_slots(std::uint32_t layer) const noexcept {
+  std::uint32_t n = 0;
+  for (std::uint32_t i = first_slot_[layer]; i < first_slot_[layer + 1]; ++i)
+    n += slots_[i].state != SlotState::retired;
+  return n;
+}
+
+void UnitCache::queue_preload(std::vector<Unit> units) {
+  preload_ = std::move(units);
+  next_preload_ = 0;
+}
+
+void UnitCache::preload_some() {
+  // As much as demand may find under way before it.
+  constexpr std::size_t k_max_preloading = 2;
+  if (n_in_flight_ != n_preloading_) return;  // Look-ahead knows better what is wanted next.
+  while (next_preload_ < preload_.size() && n_preloading_ < k_max_preloading &&
+         n_in_flight_ < max_in_flight_) {
+    const Unit unit = preload_[next_preload_++];
+    if (slot_of(unit.layer, unit.expert) != k_no_slot) continue;
+    for (std::uint32_t i = first_slot_[unit.layer]; i < first_slot_[unit.layer + 1]; ++i) {
+      if (slots_[i].state != SlotState::free) continue;
+      start_read(i, unit.layer, unit.expert, storage::Priority::speculative);
+      slots_[i].preloading = true;
+      ++n_preloading_;
+      ++statistics_.n_preloaded;
+      break;
+    }
+  }
+}
+
+void UnitCache::preload_while(base::FunctionRef<bool()> may_go_on) {
+  while (may_go_on()) {
+    preload_some();
+    if (n_in_flight_ == 0) return;
+    complete(1);
+  }
+}
+
 void UnitCache::preload() {
   for (std::uint32_t layer = 0; layer < map_.layers.size(); ++layer) {
     for (std::uint32_t expert = 0; expert < map_.layers[layer].n_experts; ++expert) {
