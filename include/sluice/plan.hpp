@@ -47,6 +47,11 @@ struct Plan {
   std::uint64_t n_transit_units = 0;  ///< Slots that experts only pass through.
   std::uint64_t unit_bytes = 0;       ///< Largest expert.
   std::uint64_t streamed_bytes = 0;   ///< Weights that do not fit and stay on the drive.
+  /// Always-used weights that are read anew in every pass; 0 when all of them stay.
+  std::uint64_t dense_streamed_bytes = 0;
+  std::uint64_t ring_bytes = 0;       ///< What they pass through.
+  std::uint32_t n_dense_blocks = 0;   ///< Attention and feed-forward parts of layers that could be streamed.
+  std::uint32_t n_pinned_blocks = 0;  ///< Those of them that stay.
   bool fully_resident() const noexcept { return streamed_bytes == 0; }
 };
 

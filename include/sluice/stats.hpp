@@ -24,6 +24,7 @@ struct Stats {
   std::uint64_t kv_bytes = 0;
   std::uint64_t scratch_bytes = 0;
   std::uint64_t slot_bytes = 0;
+  std::uint64_t ring_bytes = 0;  ///< Of always-used weights that are streamed.
   // Weights that computing reads from memory, as they lie in the file, without the KV cache.
   /// What one decoded token needs: every weight of the graph once, of the embedding one row, of each layer's
   /// experts those that are used.
@@ -48,8 +49,9 @@ struct Stats {
   }
   std::vector<LayerStats> layers;  ///< Those that have experts.
   // The drive.
-  std::string io_backend;             ///< "io_uring, O_DIRECT" and the like, with the reason for a fallback.
-  std::uint64_t unit_read_bytes = 0;  ///< Read to fetch units (aligned windows).
+  std::string io_backend;  ///< "io_uring, O_DIRECT" and the like, with the reason for a fallback.
+  std::uint64_t unit_read_bytes =
+      0;  ///< Read for passes: units, streamed blocks, embeddings (aligned windows).
   std::uint64_t load_read_bytes = 0;  ///< Read once to open the model: header and pinned weights.
   std::uint64_t read_bytes() const noexcept { return unit_read_bytes + load_read_bytes; }
   bool kernel_read_known = false;
@@ -57,7 +59,8 @@ struct Stats {
       0;  ///< What the kernel fetched from storage for this process since just before opening.
   std::uint64_t n_reads = 0;
   std::uint64_t n_read_retries = 0;
-  std::uint64_t io_busy_ns = 0;        ///< Time with a unit read in flight.
+  /// Time with such a read in flight; counted for experts and for streamed blocks on their own.
+  std::uint64_t io_busy_ns = 0;
   std::uint64_t stall_ns = 0;          ///< Time the computation waited for a unit.
   double read_rate() const noexcept {  ///< Bytes per second while busy.
     return io_busy_ns == 0 ? 0.0

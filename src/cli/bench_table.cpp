@@ -24,6 +24,16 @@ std::string bytes(double value) {
   return format_bytes(static_cast<std::uint64_t>(value));
 }
 
+std::string what_stays(const Plan& plan) {
+  std::string text;
+  if (plan.n_units != 0) text = fmt::format("{} of {} experts cached", plan.n_cached_units, plan.n_units);
+  if (plan.n_pinned_blocks != plan.n_dense_blocks) {
+    text += fmt::format("{}{} of {} dense blocks pinned", text.empty() ? "" : ", ", plan.n_pinned_blocks,
+                        plan.n_dense_blocks);
+  }
+  return text.empty() ? "token embeddings not pinned" : text;
+}
+
 std::string facts(const BenchReport& report) {
   const MachineRates& rates = report.rates;
   const Plan& plan = report.plan;
@@ -42,9 +52,8 @@ std::string facts(const BenchReport& report) {
   table.row("memory", "",
             plan.fully_resident()
                 ? fmt::format("{} planned, all weights resident", format_bytes(plan.planned_bytes))
-                : fmt::format("budget {}, {} of {} experts cached, {} on the drive",
-                              format_bytes(plan.budget_bytes), plan.n_cached_units, plan.n_units,
-                              format_bytes(plan.streamed_bytes)));
+                : fmt::format("budget {}, {}, {} on the drive", format_bytes(plan.budget_bytes),
+                              what_stays(plan), format_bytes(plan.streamed_bytes)));
   table.row("memory read", "",
             fmt::format("{} measured with {} threads over {}{}", giga(rates.read_bytes_per_second),
                         rates.n_threads, format_bytes(rates.buffer_bytes),

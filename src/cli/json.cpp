@@ -53,6 +53,10 @@ Json plan_json(const Plan& plan) {
       {"n_cached_units", plan.n_cached_units},
       {"n_transit_units", plan.n_transit_units},
       {"unit_bytes", plan.unit_bytes},
+      {"dense_streamed_bytes", plan.dense_streamed_bytes},
+      {"ring_bytes", plan.ring_bytes},
+      {"n_dense_blocks", plan.n_dense_blocks},
+      {"n_pinned_blocks", plan.n_pinned_blocks},
       {"items", std::move(items)},
   };
 }
@@ -66,6 +70,7 @@ Json stats_json(const Stats& stats) {
       {"kv_bytes", stats.kv_bytes},
       {"scratch_bytes", stats.scratch_bytes},
       {"slot_bytes", stats.slot_bytes},
+      {"ring_bytes", stats.ring_bytes},
       {"active_weight_bytes_per_token", stats.active_weight_bytes_per_token},
       {"weight_bytes", stats.weight_bytes},
       {"n_units", stats.n_units},

@@ -64,6 +64,8 @@ void add_memory(Table& table, const Plan& plan, const Stats& stats) {
             stats.n_shrinks == 0 ? std::string()
                                  : fmt::format("gave way to others {} times, came back {} times",
                                                stats.n_shrinks, stats.n_grows));
+  if (stats.ring_bytes != 0)
+    table.row("ring", format_bytes(stats.ring_bytes), "of weights streamed in every pass");
   add_units(table, plan);
 }
 
@@ -76,10 +78,10 @@ void add_drive(Table& table, const Stats& stats) {
               fmt::format("of {} experts read ahead were used next, {} never", stats.n_ahead,
                           stats.n_ahead_wasted));
   }
-  table.row(
-      "read", format_bytes(stats.read_bytes()),
-      fmt::format("{} to open, {} of experts, {} reads, {} retries", format_bytes(stats.load_read_bytes),
-                  format_bytes(stats.unit_read_bytes), stats.n_reads, stats.n_read_retries));
+  table.row("read", format_bytes(stats.read_bytes()),
+            fmt::format("{} to open, {} of streamed weights, {} reads, {} retries",
+                        format_bytes(stats.load_read_bytes), format_bytes(stats.unit_read_bytes),
+                        stats.n_reads, stats.n_read_retries));
   if (stats.kernel_read_known) {
     table.row("kernel's count", format_bytes(stats.kernel_read_bytes), kernel_note(stats));
   } else {

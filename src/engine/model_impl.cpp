@@ -111,6 +111,13 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
   impl->io_description += ", " + describe_direct(parts.shards);
   if (hooks.wrap_backend) backend = hooks.wrap_backend(std::move(backend));
   auto queue = std::make_unique<storage::ReadQueue>(std::move(backend), storage::ReadQueue::Options{});
+  // Queues of their own: whoever waits for the one is not held up by the other, and ids do not mix.
+  const auto make_queue = [&](const storage::ReadQueue::Options& queue_options) {
+    std::string ignored;
+    std::unique_ptr<storage::Backend> own = make_backend(options.io, &ignored);
+    if (hooks.wrap_backend) own = hooks.wrap_backend(std::move(own));
+    return std::make_unique<storage::ReadQueue>(std::move(own), queue_options);
+  };
 
   residency::MachineFacts machine = machine_facts();
   impl->memory_limits =
@@ -127,11 +134,37 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
   impl->placement = residency::make_plan(facts, machine, options);
   impl->plan = impl->placement.plan;
   impl->store = std::make_unique<residency::WeightStore>(std::move(parts.shards), std::move(queue));
-  impl->store->load_pinned(parts.tensors.pinned());
+  std::vector<const gguf::TensorInfo*> pinned = parts.tensors.pinned();
+  std::vector<const gguf::TensorInfo*> streamed;
+  const std::vector<model::ModelTensors::Block> blocks = parts.tensors.blocks();
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (impl->placement.block_is_pinned[i]) continue;
+    streamed.insert(streamed.end(), blocks[i].tensors.begin(), blocks[i].tensors.end());
+  }
+  pinned.erase(
+      std::remove_if(pinned.begin(), pinned.end(),
+                     [&](const gguf::TensorInfo* tensor) {
+                       return (impl->placement.embedding_on_drive && tensor == parts.tensors.token_embd) ||
+                              std::find(streamed.begin(), streamed.end(), tensor) != streamed.end();
+                     }),
+      pinned.end());
+  impl->store->load_pinned(pinned);
   impl->load_read_bytes =
       header_bytes + parts.probe_read_bytes + impl->store->queue().statistics().read_bytes;
   impl->io_before = impl->store->queue().statistics();
 
+  if (!streamed.empty()) {
+    storage::ReadQueue::Options queue_options;
+    // A chunk is a read: they come in order, so there is nothing to gain from smaller pieces.
+    queue_options.piece_bytes = static_cast<std::uint32_t>(facts.ring_slot_bytes);
+    queue_options.max_requests = impl->placement.n_ring_slots;
+    impl->blocks = std::make_unique<residency::DenseStream>(streamed, impl->placement.n_ring_slots,
+                                                            *impl->store, make_queue(queue_options));
+  }
+  if (impl->placement.embedding_on_drive) {
+    impl->embeddings = std::make_unique<residency::RowGather>(*parts.tensors.token_embd, *impl->store,
+                                                              impl->plan.prefill_chunk, make_queue({}));
+  }
   if (parts.params.is_moe()) {
     impl->cache = std::make_unique<residency::UnitCache>(parts.file, parts.units, impl->placement,
                                                          options.policy, *impl->store);
@@ -139,15 +172,16 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
       const auto now = impl->pressure();
       return !now || residency::leaves_mark_free(*now, bytes);
     });
-    if (impl->plan.fully_resident()) impl->cache->preload();
+    if (!impl->cache->is_streaming()) impl->cache->preload();
     impl->heat = Heat(options.heat, impl->info.name, parts.file, parts.units, *impl->store);
     impl->heat.warm(*impl->cache);
   }
   const std::uint64_t n_pages = pages_for(impl->plan.n_ctx) * impl->plan.max_sequences;
   impl->kv = std::make_unique<KvPool>(*impl->ops, parts.params.kv_shape(), n_pages);
-  impl->forward =
-      std::make_unique<model::Forward>(parts.params, parts.tensors, parts.units, *impl->ops, *impl->store,
-                                       impl->cache.get(), impl->plan.prefill_chunk, options.look_ahead);
+  impl->forward = std::make_unique<model::Forward>(
+      parts.params, parts.tensors, parts.units, *impl->ops, *impl->store,
+      model::Forward::Streams{impl->cache.get(), impl->blocks.get(), impl->embeddings.get()},
+      impl->plan.prefill_chunk, options.look_ahead);
   if (impl->cache != nullptr && impl->cache->is_streaming())
     impl->forward->set_layer_hook([owner = impl.get()] { owner->govern(); });
   impl->pass_tokens.reserve(impl->plan.prefill_chunk);
@@ -342,6 +376,19 @@ Stats Model::Impl::stats() const {
   stats.n_reads = io.n_reads;
   stats.n_read_retries = io.n_retries;
   stats.io_busy_ns = io.busy_ns - io_before.busy_ns;
+  const auto add_io = [&stats](const storage::IoStatistics& other) {
+    stats.unit_read_bytes += other.read_bytes;
+    stats.n_reads += other.n_reads;
+    stats.n_read_retries += other.n_retries;
+    stats.io_busy_ns += other.busy_ns;
+  };
+  if (blocks != nullptr) {
+    blocks->settle();
+    add_io(blocks->io_statistics());
+    stats.ring_bytes = blocks->ring_bytes();
+    stats.stall_ns += blocks->statistics().stall_ns;
+  }
+  if (embeddings != nullptr) add_io(embeddings->io_statistics());
   if (const auto now = platform::read_storage_bytes(); now && kernel_bytes_before) {
     stats.kernel_read_known = true;
     stats.kernel_read_bytes = *now - *kernel_bytes_before;

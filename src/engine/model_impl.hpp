@@ -17,7 +17,9 @@
 #include "model/forward.hpp"
 #include "platform/cpu_features.hpp"
 #include "platform/memory.hpp"
+#include "residency/dense_stream.hpp"
 #include "residency/governor.hpp"
+#include "residency/row_gather.hpp"
 #include "residency/unit_cache.hpp"
 #include "residency/weight_store.hpp"
 #include "sluice/model.hpp"
@@ -67,6 +69,8 @@ struct Model::Impl {
   std::unique_ptr<kernels::Ops> ops;
   std::unique_ptr<residency::WeightStore> store;
   std::unique_ptr<residency::UnitCache> cache;
+  std::unique_ptr<residency::DenseStream> blocks;    ///< Null when no always-used weight is streamed.
+  std::unique_ptr<residency::RowGather> embeddings;  ///< Null when they are pinned.
   std::unique_ptr<engine::KvPool> kv;
   std::unique_ptr<model::Forward> forward;
 

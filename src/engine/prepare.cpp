@@ -10,7 +10,9 @@
 #include "model/forward.hpp"
 #include "platform/cpu_features.hpp"
 #include "platform/memory.hpp"
+#include "residency/dense_stream.hpp"
 #include "residency/roles.hpp"
+#include "residency/row_gather.hpp"
 #include "residency/weight_store.hpp"
 
 namespace sluice::engine {
@@ -91,6 +93,24 @@ residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& 
   for (const residency::LayerUnits& layer : prepared.units.layers) {
     facts.expert_layers.push_back({layer.n_experts, prepared.params.n_experts_used, layer.slot_bytes});
   }
+  const std::uint32_t alignment_bytes = widest_alignment(prepared.shards);
+  std::vector<const gguf::TensorInfo*> streamable;
+  for (const model::ModelTensors::Block& block : prepared.tensors.blocks()) {
+    residency::DenseBlockFacts block_facts{block.role, 0};
+    for (const auto* tensor : block.tensors) {
+      block_facts.bytes += tensor->size_bytes;
+      streamable.push_back(tensor);
+    }
+    facts.blocks.push_back(block_facts);
+  }
+  facts.ring_slot_bytes = residency::stream_slot_bytes(streamable, alignment_bytes);
+  facts.split_bytes = 2 * std::uint64_t{alignment_bytes} * (streamable.size() + 1);
+  const gguf::TensorInfo& embedding = *prepared.tensors.token_embd;
+  if (&embedding != prepared.tensors.output) facts.embedding_bytes = embedding.size_bytes;
+  facts.gather_bytes = [row_bytes = gguf::row_bytes(embedding.type, embedding.dims[0]),
+                        alignment_bytes](std::uint32_t n_rows) {
+    return residency::RowGather::buffer_bytes(row_bytes, n_rows, alignment_bytes);
+  };
   facts.kv_page_bytes = prepared.params.kv_shape().page_bytes();
   facts.kv_page_tokens = kernels::KvShape::page_tokens;
   facts.n_ctx_train = prepared.params.n_ctx_train;

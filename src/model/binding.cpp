@@ -157,6 +157,16 @@ LayerTensors bind_layer(Binder& binder, const HyperParams& params, std::uint32_t
 
 }  // namespace
 
+std::vector<ModelTensors::Block> ModelTensors::blocks() const {
+  std::vector<Block> all;
+  for (const LayerTensors& layer : layers) {
+    all.push_back({Role::attention, {layer.q, layer.k, layer.v, layer.attn_out}});
+    if (layer.ffn_gate != nullptr)
+      all.push_back({Role::dense_ffn, {layer.ffn_gate, layer.ffn_up, layer.ffn_down}});
+  }
+  return all;
+}
+
 std::vector<const gguf::TensorInfo*> ModelTensors::pinned() const {
   std::vector<const gguf::TensorInfo*> all = {token_embd, output_norm, output, rope_freqs};
   for (const LayerTensors& layer : layers) {

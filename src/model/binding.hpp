@@ -8,6 +8,7 @@
 #include "gguf/reader.hpp"
 #include "kernels/ops.hpp"
 #include "model/hyper_params.hpp"
+#include "sluice/plan.hpp"
 
 namespace sluice::model {
 
@@ -39,7 +40,15 @@ struct ModelTensors {
   const gguf::TensorInfo* rope_freqs = nullptr;  ///< Divisors of the rotation frequencies (Llama 3), or null.
   std::vector<LayerTensors> layers;
 
-  /// Every bound tensor once, sorted as the file lies: what must be in memory for every token.
+  /// Matrices of one layer that follow one another in a pass and need not stay in memory.
+  struct Block {
+    Role role = Role::dense_ffn;                   ///< dense_ffn or attention.
+    std::vector<const gguf::TensorInfo*> tensors;  ///< In the order of their use.
+  };
+  /// All of them, in the order of their use.
+  std::vector<Block> blocks() const;
+
+  /// Every bound tensor once, sorted as the file lies: what a pass needs whatever is routed.
   std::vector<const gguf::TensorInfo*> pinned() const;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "base/check.hpp"
 #include "base/checked.hpp"
@@ -62,12 +63,18 @@ std::uint32_t widest_input(const HyperParams& params) {
   return std::max({params.n_embd, params.n_heads * params.v_head_dim, params.n_ff, params.n_ff_expert});
 }
 
+/// A weight without its data.
+Weight shape_of(const gguf::TensorInfo& tensor) {
+  return {nullptr, tensor.type, static_cast<std::uint32_t>(tensor.dims[0]),
+          static_cast<std::uint32_t>(tensor.dims[1]), gguf::row_bytes(tensor.type, tensor.dims[0])};
+}
+
 Weight make_weight(const gguf::TensorInfo* tensor, const residency::WeightStore& store) {
   if (tensor == nullptr) return {};
-  const std::byte* data = store.find(*tensor);
-  SLUICE_CHECK(data != nullptr);
-  return {data, tensor->type, static_cast<std::uint32_t>(tensor->dims[0]),
-          static_cast<std::uint32_t>(tensor->dims[1]), gguf::row_bytes(tensor->type, tensor->dims[0])};
+  Weight weight = shape_of(*tensor);
+  weight.data = store.find(*tensor);
+  SLUICE_CHECK(weight.data != nullptr);
+  return weight;
 }
 
 const float* make_vector(const gguf::TensorInfo* tensor, const residency::WeightStore& store) {
@@ -106,15 +113,17 @@ std::uint64_t Forward::scratch_bytes(const HyperParams& params, const kernels::O
 }
 
 Forward::Forward(const HyperParams& params, const ModelTensors& tensors, const residency::UnitMap& units,
-                 kernels::Ops& ops, const residency::WeightStore& store, residency::UnitCache* cache,
+                 kernels::Ops& ops, const residency::WeightStore& store, const Streams& streams,
                  std::uint32_t max_rows, bool looks_ahead)
     : params_(params),
       rope_(params.rope),
       units_(units),
       ops_(ops),
-      cache_(cache),
-      looks_ahead_(looks_ahead && cache != nullptr && cache->is_streaming()) {
-  SLUICE_CHECK(params.is_moe() == (cache != nullptr));
+      cache_(streams.cache),
+      blocks_(streams.blocks),
+      embeddings_(streams.embeddings),
+      looks_ahead_(looks_ahead && cache_ != nullptr && cache_->is_streaming()) {
+  SLUICE_CHECK(params.is_moe() == (cache_ != nullptr));
   for (const residency::LayerUnits& layer : units.layers) {
     for (std::size_t part = 0; part < residency::k_n_expert_parts; ++part) {
       if (kernels::find_gemm(layer.shapes[part].type, kernels::Isa::scalar).gemm == nullptr) {
@@ -124,7 +133,8 @@ Forward::Forward(const HyperParams& params, const ModelTensors& tensors, const r
       }
     }
   }
-  token_embd_ = make_weight(tensors.token_embd, store);
+  token_embd_ =
+      embeddings_ == nullptr ? make_weight(tensors.token_embd, store) : shape_of(*tensors.token_embd);
   output_ = make_weight(tensors.output, store);
   output_norm_ = make_vector(tensors.output_norm, store);
   rope_.freq_factors = make_vector(tensors.rope_freqs, store);
@@ -137,21 +147,21 @@ Forward::Forward(const HyperParams& params, const ModelTensors& tensors, const r
   for (const LayerTensors& from : tensors.layers) {
     LayerWeights layer;
     layer.attn_norm = make_vector(from.attn_norm, store);
-    layer.q = make_weight(from.q, store);
-    layer.k = make_weight(from.k, store);
-    layer.v = make_weight(from.v, store);
+    layer.q = make_matrix(from.q, store);
+    layer.k = make_matrix(from.k, store);
+    layer.v = make_matrix(from.v, store);
     layer.q_bias = make_vector(from.q_bias, store);
     layer.k_bias = make_vector(from.k_bias, store);
     layer.v_bias = make_vector(from.v_bias, store);
     layer.q_norm = make_vector(from.q_norm, store);
     layer.k_norm = make_vector(from.k_norm, store);
-    layer.attn_out = make_weight(from.attn_out, store);
+    layer.attn_out = make_matrix(from.attn_out, store);
     layer.attn_out_bias = make_vector(from.attn_out_bias, store);
     layer.ffn_norm = make_vector(from.ffn_norm, store);
     layer.router = make_weight(from.router, store);
-    layer.gate = make_weight(from.ffn_gate, store);
-    layer.up = make_weight(from.ffn_up, store);
-    layer.down = make_weight(from.ffn_down, store);
+    layer.gate = make_matrix(from.ffn_gate, store);
+    layer.up = make_matrix(from.ffn_up, store);
+    layer.down = make_matrix(from.ffn_down, store);
     layers_.push_back(layer);
   }
 
@@ -192,6 +202,57 @@ Forward::Forward(const HyperParams& params, const ModelTensors& tensors, const r
   }
   logits_ = {area, plan.n_logits, params.n_vocab, params.n_vocab};
   host_logits_.resize(params.n_vocab);
+  if (embeddings_ != nullptr) {
+    gathered_ids_.resize(max_rows);
+    std::iota(gathered_ids_.begin(), gathered_ids_.end(), 0);
+  }
+}
+
+Forward::Matrix Forward::make_matrix(const gguf::TensorInfo* tensor,
+                                     const residency::WeightStore& store) const {
+  const int index = blocks_ == nullptr ? -1 : blocks_->find(tensor);
+  if (index < 0) return {make_weight(tensor, store), -1};
+  return {shape_of(*tensor), index};
+}
+
+void Forward::embed(std::span<const std::int32_t> tokens) {
+  const Rows x = x_.first(static_cast<std::uint32_t>(tokens.size()));
+  if (embeddings_ == nullptr) {
+    ops_.embed(token_embd_, tokens, x);
+    return;
+  }
+  Weight table = token_embd_;
+  table.data = embeddings_->gather(tokens);
+  table.n_out = x.n_rows;
+  ops_.embed(table, std::span(gathered_ids_).first(tokens.size()), x);
+}
+
+void Forward::multiply(Rows x, std::span<const Target> targets) {
+  constexpr std::size_t k_max_parts = 16;
+  std::array<Product, k_max_parts> products;
+  const auto first = static_cast<std::uint32_t>(targets.front().matrix.stream_index);
+  if (targets.front().matrix.stream_index < 0) {
+    for (std::size_t i = 0; i < targets.size(); ++i)
+      products[i] = {targets[i].matrix.w, targets[i].y, targets[i].bias};
+    ops_.matmul(x, std::span(products).first(targets.size()));
+    return;
+  }
+  // Rows of a product do not depend on one another, so parts give the same bits as the whole.
+  std::array<residency::DenseStream::Part, k_max_parts> parts;
+  while (const std::size_t n = blocks_->next(first + static_cast<std::uint32_t>(targets.size()), parts)) {
+    for (std::size_t i = 0; i < n; ++i) {
+      const residency::DenseStream::Part& part = parts[i];
+      const Target& target = targets[part.tensor - first];
+      Weight w = target.matrix.w;
+      w.data = part.data;
+      w.n_out = part.n_rows;
+      products[i] = {w,
+                     {target.y.data + part.first_row, target.y.n_rows, part.n_rows, target.y.stride},
+                     target.bias == nullptr ? nullptr : target.bias + part.first_row};
+    }
+    ops_.matmul(x, std::span(products).first(n));
+    blocks_->release();
+  }
 }
 
 void Forward::run(const PassRows& rows, const std::atomic<bool>* cancel, LogitsReceiver receiver) {
@@ -201,7 +262,8 @@ void Forward::run(const PassRows& rows, const std::atomic<bool>* cancel, LogitsR
   n_tokens_done_ += n_rows;
   weight_bytes_ += always_bytes_ + n_rows * token_embd_.row_bytes;
   if (!rows.logits_rows.empty()) weight_bytes_ += output_.row_bytes * output_.n_out;
-  ops_.embed(token_embd_, rows.tokens, x_.first(n_rows));
+  if (blocks_ != nullptr) blocks_->begin_pass();
+  embed(rows.tokens);
   for (std::uint32_t layer_idx = 0; layer_idx < params_.n_layers; ++layer_idx) {
     check_cancel(cancel);
     if (layer_hook_) layer_hook_();
@@ -222,9 +284,9 @@ void Forward::attention(std::uint32_t layer_idx, const PassRows& rows) {
   const Rows x = x_.first(n_rows), h = h_.first(n_rows);
   const Rows q = q_.first(n_rows), k = k_.first(n_rows), v = v_.first(n_rows), a = a_.first(n_rows);
   ops_.rms_norm(x, layer.attn_norm, params_.norm_eps, h);
-  const std::array<Product, 3> qkv = {
+  const std::array<Target, 3> qkv = {
       {{layer.q, q, layer.q_bias}, {layer.k, k, layer.k_bias}, {layer.v, v, layer.v_bias}}};
-  ops_.matmul(h, qkv);
+  multiply(h, qkv);
   if (params_.has_qk_norm) {
     ops_.rms_norm_heads(q, params_.k_head_dim, layer.q_norm, params_.norm_eps);
     ops_.rms_norm_heads(k, params_.k_head_dim, layer.k_norm, params_.norm_eps);
@@ -237,19 +299,19 @@ void Forward::attention(std::uint32_t layer_idx, const PassRows& rows) {
   attention_params.n_heads = params_.n_heads;
   attention_params.scale = params_.attention_scale;
   ops_.attention(q, shape, layer_idx, attention_params, rows.positions, a);
-  const std::array<Product, 1> out = {{{layer.attn_out, h, layer.attn_out_bias}}};
-  ops_.matmul(a, out);
+  const std::array<Target, 1> out = {{{layer.attn_out, h, layer.attn_out_bias}}};
+  multiply(a, out);
   ops_.add(h, x);
 }
 
 void Forward::dense_ffn(std::uint32_t layer_idx, std::uint32_t n_rows) {
   const LayerWeights& layer = layers_[layer_idx];
   const Rows h = h_.first(n_rows), gate = gate_.first(n_rows), up = up_.first(n_rows);
-  const std::array<Product, 2> in = {{{layer.gate, gate, nullptr}, {layer.up, up, nullptr}}};
-  ops_.matmul(h, in);
+  const std::array<Target, 2> in = {{{layer.gate, gate}, {layer.up, up}}};
+  multiply(h, in);
   ops_.swiglu(gate, up, gate);
-  const std::array<Product, 1> out = {{{layer.down, h, nullptr}}};
-  ops_.matmul(gate, out);
+  const std::array<Target, 1> out = {{{layer.down, h}}};
+  multiply(gate, out);
   ops_.add(h, x_.first(n_rows));
 }
 

@@ -11,6 +11,8 @@
 #include "kernels/ops.hpp"
 #include "model/binding.hpp"
 #include "model/hyper_params.hpp"
+#include "residency/dense_stream.hpp"
+#include "residency/row_gather.hpp"
 #include "residency/unit_cache.hpp"
 #include "residency/weight_store.hpp"
 
@@ -27,15 +29,21 @@ struct PassRows {
 using LogitsReceiver = base::FunctionRef<void(std::size_t index, std::span<const float> logits)>;
 
 /// The forward graph of a decoder-only transformer over an operation table: norm, attention, norm, FFN or
-/// experts, with residual additions. Weights come pinned from the store or leased from the unit cache; where
-/// they were makes no difference to a single bit of the result.
+/// experts, with residual additions. Weights come pinned from the store, leased from the unit cache or in
+/// parts from the stream; where they were makes no difference to a single bit of the result.
 class Forward {
  public:
-  /// Borrows everything. `cache` is null for dense models. Allocates all buffers for passes of up to max_rows
+  /// Where the weights are that the store does not hold.
+  struct Streams {
+    residency::UnitCache* cache = nullptr;       ///< Null for dense models.
+    residency::DenseStream* blocks = nullptr;    ///< Null when all of them are pinned.
+    residency::RowGather* embeddings = nullptr;  ///< Null when they are pinned.
+  };
+  /// Borrows everything. Allocates all buffers for passes of up to max_rows
   /// rows. Throws Error(unsupported) for a weight type without a kernel, Error(budget) when memory is
   /// refused.
   Forward(const HyperParams& params, const ModelTensors& tensors, const residency::UnitMap& units,
-          kernels::Ops& ops, const residency::WeightStore& store, residency::UnitCache* cache,
+          kernels::Ops& ops, const residency::WeightStore& store, const Streams& streams,
           std::uint32_t max_rows, bool looks_ahead);
 
   /// Bytes the constructor allocates for passes of `n_rows` rows, activations and the table's own scratch.
@@ -63,15 +71,30 @@ class Forward {
   }
 
  private:
+  /// A weight of every pass. Streamed ones have a shape but no data.
+  struct Matrix {
+    kernels::Weight w;
+    int stream_index = -1;
+  };
+  struct Target {
+    const Matrix& matrix;
+    kernels::Rows y;
+    const float* bias = nullptr;
+  };
   struct LayerWeights {
     const float* attn_norm = nullptr;
-    kernels::Weight q, k, v, attn_out;
+    Matrix q, k, v, attn_out;
     const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr, *attn_out_bias = nullptr;
     const float *q_norm = nullptr, *k_norm = nullptr;
     const float* ffn_norm = nullptr;
-    kernels::Weight router, gate, up, down;
+    kernels::Weight router;
+    Matrix gate, up, down;
   };
 
+  Matrix make_matrix(const gguf::TensorInfo* tensor, const residency::WeightStore& store) const;
+  /// y = x * w^T (+ bias) for each target, all pinned or all streamed, in the stream's order.
+  void multiply(kernels::Rows x, std::span<const Target> targets);
+  void embed(std::span<const std::int32_t> tokens);
   void attention(std::uint32_t layer_idx, const PassRows& rows);
   void dense_ffn(std::uint32_t layer_idx, std::uint32_t n_rows);
   void experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::atomic<bool>* cancel);
@@ -86,6 +109,8 @@ class Forward {
   const residency::UnitMap& units_;
   kernels::Ops& ops_;
   residency::UnitCache* cache_;
+  residency::DenseStream* blocks_;
+  residency::RowGather* embeddings_;
   bool looks_ahead_;
   std::vector<LayerWeights> layers_;
   kernels::Weight token_embd_, output_;
@@ -102,6 +127,7 @@ class Forward {
   kernels::Rows ahead_h_, ahead_logits_;  ///< One row each, beside the two above.
   kernels::Rows logits_;
   std::vector<float> host_logits_;
+  std::vector<std::int32_t> gathered_ids_;  ///< 0, 1, 2 ...: rows of a gathered table.
   // Routing of the pass, on the host.
   std::vector<std::uint16_t> expert_ids_;  ///< [n_rows, n_used]
   std::vector<float> expert_weights_;      ///< [n_rows, n_used]

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "residency/dense_plan.hpp"
 #include "sluice/options.hpp"
 #include "sluice/plan.hpp"
 
@@ -24,6 +25,15 @@ struct ModelFacts {
   std::vector<std::pair<Role, std::uint64_t>> pinned_bytes;
   std::uint64_t alignment_bytes = 0;  ///< What read windows add to the pinned weights.
   std::vector<ExpertLayerFacts> expert_layers;
+  /// Parts of pinned_bytes that need not stay when memory is short: matrices that can pass through a ring,
+  /// in the order of their use, and the token embeddings, of which a token needs one row (0 when they are
+  /// the output matrix too).
+  std::vector<DenseBlockFacts> blocks;
+  std::uint64_t ring_slot_bytes = 0;
+  std::uint64_t embedding_bytes = 0;
+  /// Memory of the rows of embeddings that a pass of n rows needs.
+  std::function<std::uint64_t(std::uint32_t n_rows)> gather_bytes;
+  std::uint64_t split_bytes = 0;  ///< What read windows add at most when parts of pinned_bytes are left out.
   std::uint64_t kv_page_bytes = 0;  ///< Of one page of all layers.
   std::uint32_t kv_page_tokens = 1;
   std::uint32_t n_ctx_train = 0;
@@ -43,19 +53,30 @@ struct Placement {
   std::vector<std::uint32_t> slots_per_layer;  ///< For each expert layer: slots that keep experts.
   std::uint32_t n_transit = 0;                 ///< Slots all layers share; experts only pass through.
   std::uint64_t transit_slot_bytes = 0;
+  std::vector<bool> block_is_pinned;  ///< For each of ModelFacts::blocks.
+  std::uint32_t n_ring_slots = 0;     ///< 0 when all blocks are pinned.
+  bool embedding_on_drive = false;
 };
 
 // Limits of the planner.
 constexpr std::uint32_t k_max_chunk = 512;  ///< Rows of the largest pass the planner chooses by itself.
 constexpr std::uint32_t k_min_chunk = 4;
+constexpr std::uint32_t k_comfort_chunk =
+    128;  ///< A dense model is kept whole only if such passes fit beside it.
 constexpr std::uint32_t k_default_ctx = 4096;
 constexpr std::uint32_t k_min_auto_ctx =
     512;  ///< The planner shrinks a context nobody asked for down to this.
 constexpr std::uint32_t k_extra_transit = 2;  ///< Transit slots beyond one token's experts, so reads go on.
+constexpr std::uint32_t k_min_ring_slots = 4;
+constexpr std::uint64_t k_ring_bytes = std::uint64_t{64} << 20;       ///< Wanted: bridges the output matrix.
+constexpr std::uint64_t k_max_ring_bytes = std::uint64_t{128} << 20;  ///< With what nothing else can use.
+/// Embeddings below this leave memory only when the model would not fit otherwise.
+constexpr std::uint64_t k_min_drive_embedding = std::uint64_t{16} << 20;
 
 /// Makes the memory plan: pure. Order: process, KV, always-used weights, scratch, transit slots, then the
-/// rest of the budget for expert slots, spread evenly over the layers. Throws Error(budget) when the floors
-/// do not fit; the message says the floor, who takes what, and the nearest budget that works. Throws
+/// rest of the budget for expert slots, spread evenly over the layers. What does not fit leaves in this
+/// order: experts, token embeddings, feed-forward blocks, attention blocks. Throws Error(budget) when the
+/// floors do not fit; the message says the floor, who takes what, and the nearest budget that works. Throws
 /// Error(invalid_argument) for a context beyond the model's.
 Placement make_plan(const ModelFacts& model, const MachineFacts& machine, const OpenOptions& options);
 

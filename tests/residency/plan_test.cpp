@@ -135,6 +135,100 @@ TEST(Plan, DenseModelNeedsItsWeights) {
   EXPECT_THROW(make_plan(facts, machine(), budget(40 * k_mib)), Error);
 }
 
+/// 16 layers of 1 MiB of attention and 7 MiB of feed-forward, embeddings of 20 MiB.
+ModelFacts dense_facts() {
+  ModelFacts facts = moe_facts();
+  facts.expert_layers.clear();
+  facts.pinned_bytes = {{Role::token_embedding, 20 * k_mib},
+                        {Role::output_head, 20 * k_mib},
+                        {Role::attention, 16 * k_mib},
+                        {Role::dense_ffn, 112 * k_mib}};
+  for (int i = 0; i < 16; ++i) {
+    facts.blocks.push_back({Role::attention, 1 * k_mib});
+    facts.blocks.push_back({Role::dense_ffn, 7 * k_mib});
+  }
+  facts.ring_slot_bytes = 256 * 1024;
+  facts.embedding_bytes = 20 * k_mib;
+  facts.gather_bytes = [](std::uint32_t n_rows) { return 100'000 + std::uint64_t{n_rows} * 1000; };
+  facts.split_bytes = 500'000;
+  return facts;
+}
+
+TEST(Plan, DenseModelsGiveUpEmbeddingsThenFeedForwardThenAttention) {
+  const ModelFacts facts = dense_facts();
+  const std::uint64_t floor = make_plan(facts, machine(), budget(256 * k_mib)).plan.floor_bytes;
+  EXPECT_LT(floor, 40 * k_mib) << "neither embeddings nor blocks must stay";
+  std::uint64_t last_read = 1024 * k_mib;
+  bool saw_embedding_only = false, saw_attention = false;
+  for (std::uint64_t bytes = floor; bytes < 256 * k_mib; bytes += 543'210) {
+    const Placement placement = make_plan(facts, machine(), budget(bytes));
+    const Plan& plan = placement.plan;
+    EXPECT_LE(plan.planned_bytes, bytes);
+    EXPECT_EQ(plan.planned_bytes, sum_of_items(plan));
+    // A larger budget may also buy larger passes and a longer ring, but hardly ever less in memory.
+    EXPECT_LE(plan.dense_streamed_bytes, last_read + 7 * k_mib) << bytes;
+    last_read = std::min(last_read, plan.dense_streamed_bytes);
+    EXPECT_EQ(placement.n_ring_slots == 0, plan.dense_streamed_bytes == 0);
+    EXPECT_EQ(plan.n_pinned_blocks == plan.n_dense_blocks, plan.dense_streamed_bytes == 0);
+    EXPECT_EQ(plan.ring_bytes, placement.n_ring_slots * facts.ring_slot_bytes);
+    if (placement.n_ring_slots != 0) {
+      EXPECT_GE(placement.n_ring_slots, k_min_ring_slots);
+      EXPECT_TRUE(placement.embedding_on_drive);
+      bool some_ffn = false, all_attention = true;
+      for (std::size_t i = 0; i < facts.blocks.size(); ++i) {
+        some_ffn = some_ffn || (facts.blocks[i].role == Role::dense_ffn && placement.block_is_pinned[i]);
+        all_attention =
+            all_attention && (facts.blocks[i].role == Role::dense_ffn || placement.block_is_pinned[i]);
+      }
+      EXPECT_TRUE(all_attention || !some_ffn);
+      saw_attention = saw_attention || !all_attention;
+    }
+    saw_embedding_only = saw_embedding_only || (placement.embedding_on_drive && placement.n_ring_slots == 0);
+    if (!placement.embedding_on_drive) {
+      EXPECT_TRUE(plan.fully_resident());
+      EXPECT_GE(plan.prefill_chunk, k_comfort_chunk);
+    }
+  }
+  EXPECT_TRUE(saw_embedding_only);
+  EXPECT_TRUE(saw_attention);
+  EXPECT_TRUE(make_plan(facts, machine(), budget(256 * k_mib)).plan.fully_resident());
+  EXPECT_THROW(make_plan(facts, machine(), budget(floor - 1)), Error);
+}
+
+TEST(Plan, TiedEmbeddingsStay) {
+  ModelFacts facts = dense_facts();
+  facts.embedding_bytes = 0;
+  const Placement placement = make_plan(facts, machine(), budget(100 * k_mib));
+  EXPECT_FALSE(placement.embedding_on_drive);
+  EXPECT_GT(placement.n_ring_slots, 0u);
+}
+
+TEST(Plan, MixturesKeepTheirDensePartBeforeAnyExpert) {
+  ModelFacts facts = dense_facts();
+  facts.expert_layers.assign(16, {32, 4, 80 * 1024});
+  const std::uint64_t floor = make_plan(facts, machine(), budget(512 * k_mib)).plan.floor_bytes;
+  bool saw_both = false;
+  for (std::uint64_t bytes = floor; bytes < 300 * k_mib; bytes += 1'234'567) {
+    const Plan plan = make_plan(facts, machine(), budget(bytes)).plan;
+    EXPECT_LE(plan.planned_bytes, bytes);
+    if (plan.dense_streamed_bytes != 0) {
+      EXPECT_LT(plan.n_cached_units, 7 * k_mib / (80 * 1024) + 2) << "experts get only what no block can use";
+      saw_both = true;
+    }
+  }
+  EXPECT_TRUE(saw_both);
+}
+
+TEST(Plan, EmbeddingsMakeRoomForExpertsUnlessAllFit) {
+  ModelFacts facts = dense_facts();
+  facts.blocks.clear();
+  facts.expert_layers.assign(16, {32, 4, 800 * 1024});
+  EXPECT_TRUE(make_plan(facts, machine(), budget(400 * k_mib)).embedding_on_drive);
+  EXPECT_FALSE(make_plan(facts, machine(), budget(1024 * k_mib)).embedding_on_drive);
+  facts.embedding_bytes = 1 * k_mib;
+  EXPECT_FALSE(make_plan(facts, machine(), budget(400 * k_mib)).embedding_on_drive) << "too little to matter";
+}
+
 TEST(Plan, AskedChunkIsKept) {
   OpenOptions options = budget(256 * k_mib);
   options.prefill_chunk = 7;

@@ -1,0 +1,45 @@
+#include "residency/dense_plan.hpp"
+
+#include <cstddef>
+
+namespace sluice::residency {
+namespace {
+
+/// Pins as many blocks of `role` as fit, evenly spaced; returns what is left of `bytes`.
+std::uint64_t pin_spaced(std::span<const DenseBlockFacts> blocks, Role role, std::uint64_t bytes,
+                         std::vector<bool>& pinned) {
+  std::vector<std::size_t> of_role;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (blocks[i].role == role) of_role.push_back(i);
+  }
+  const std::size_t n = of_role.size();
+  for (std::size_t n_kept = n; n_kept > 0; --n_kept) {
+    // The i-th is kept when the line from 0 to n_kept passes a whole number there.
+    const auto keeps = [&](std::size_t i) { return (i + 1) * n_kept / n > i * n_kept / n; };
+    std::uint64_t total = 0;
+    for (std::size_t i = 0; i < n; ++i) total += keeps(i) ? blocks[of_role[i]].bytes : 0;
+    if (total > bytes) continue;
+    for (std::size_t i = 0; i < n; ++i) {
+      if (keeps(i)) pinned[of_role[i]] = true;
+    }
+    return bytes - total;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<bool> choose_pinned_blocks(std::span<const DenseBlockFacts> blocks, std::uint64_t bytes) {
+  std::vector<bool> pinned(blocks.size(), false);
+  std::uint64_t left = pin_spaced(blocks, Role::attention, bytes, pinned);
+  left = pin_spaced(blocks, Role::dense_ffn, left, pinned);
+  // Blocks differ in size: what the even choice left over may still hold a smaller one.
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (pinned[i] || blocks[i].bytes > left) continue;
+    pinned[i] = true;
+    left -= blocks[i].bytes;
+  }
+  return pinned;
+}
+
+}  // namespace sluice::residency

@@ -1,0 +1,170 @@
+#include "residency/dense_stream.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "base/check.hpp"
+#include "base/checked.hpp"
+#include "base/clock.hpp"
+#include "base/error.hpp"
+
+namespace sluice::residency {
+namespace {
+
+// Large enough for the full rate of a drive, small enough that computing starts soon after reading.
+constexpr std::uint64_t k_chunk_bytes = 1u << 20;
+// Sixteen outputs are one cache line, so two chunks never share one.
+constexpr std::uint32_t k_row_step = 16;
+
+std::uint64_t row_bytes_of(const gguf::TensorInfo& tensor) {
+  return gguf::row_bytes(tensor.type, tensor.dims[0]);
+}
+
+std::uint32_t rows_per_chunk(const gguf::TensorInfo& tensor) {
+  const std::uint64_t n_rows = tensor.dims[1];
+  const std::uint64_t most = std::max<std::uint64_t>(
+      base::align_down(k_chunk_bytes / std::max<std::uint64_t>(row_bytes_of(tensor), 1), k_row_step),
+      k_row_step);
+  const std::uint64_t n_chunks = (n_rows + most - 1) / most;
+  return static_cast<std::uint32_t>(base::align_up((n_rows + n_chunks - 1) / n_chunks, k_row_step));
+}
+
+}  // namespace
+
+StreamLayout plan_stream(std::span<const gguf::TensorInfo* const> tensors) {
+  StreamLayout layout;
+  for (std::uint32_t i = 0; i < tensors.size(); ++i) {
+    layout.first_chunk.push_back(static_cast<std::uint32_t>(layout.chunks.size()));
+    const auto n_rows = static_cast<std::uint32_t>(tensors[i]->dims[1]);
+    const std::uint32_t step = rows_per_chunk(*tensors[i]);
+    for (std::uint32_t row = 0; row < n_rows; row += step)
+      layout.chunks.push_back({i, row, std::min(step, n_rows - row)});
+  }
+  layout.first_chunk.push_back(static_cast<std::uint32_t>(layout.chunks.size()));
+  return layout;
+}
+
+std::uint64_t stream_slot_bytes(std::span<const gguf::TensorInfo* const> tensors,
+                                std::uint32_t alignment_bytes) {
+  std::uint64_t bytes = 0;
+  for (const auto* tensor : tensors) {
+    const std::uint64_t rows = std::min<std::uint64_t>(rows_per_chunk(*tensor), tensor->dims[1]);
+    // Wherever it lies, the enclosing window passes it by less than one block on either side.
+    bytes = std::max(bytes, base::align_up(rows * row_bytes_of(*tensor), alignment_bytes) + alignment_bytes);
+  }
+  return bytes;
+}
+
+DenseStream::DenseStream(std::vector<const gguf::TensorInfo*> tensors, std::uint32_t n_slots,
+                         const WeightStore& store, std::unique_ptr<storage::ReadQueue> queue)
+    : tensors_(std::move(tensors)),
+      layout_(plan_stream(tensors_)),
+      store_(store),
+      slot_bytes_(stream_slot_bytes(tensors_, store.alignment_bytes())),
+      ring_(platform::MappedRegion::allocate(n_slots * slot_bytes_, true)),
+      slots_(n_slots),
+      queue_(std::move(queue)) {
+  SLUICE_CHECK(!layout_.chunks.empty() && n_slots >= 2);
+}
+
+DenseStream::~DenseStream() = default;
+
+int DenseStream::find(const gguf::TensorInfo* tensor) const noexcept {
+  const auto found = std::find(tensors_.begin(), tensors_.end(), tensor);
+  return tensor == nullptr || found == tensors_.end() ? -1 : static_cast<int>(found - tensors_.begin());
+}
+
+std::uint64_t DenseStream::offset_of(const StreamChunk& chunk) const noexcept {
+  const gguf::TensorInfo& tensor = *tensors_[chunk.tensor];
+  return tensor.offset_bytes + chunk.first_row * row_bytes_of(tensor);
+}
+
+void DenseStream::begin_pass() {
+  n_used_ += std::exchange(n_held_, 0);
+  const std::uint64_t n_of_pass = n_used_ - pass_begin_;
+  if (failed_ || (n_of_pass != 0 && n_of_pass != layout_.chunks.size())) restart();
+  pass_begin_ = n_used_;
+  fill();
+}
+
+void DenseStream::restart() {
+  queue_->cancel_speculative();
+  settle();
+  failed_ = false;
+  const std::uint64_t n_chunks = layout_.chunks.size();
+  n_used_ = n_asked_ = (n_asked_ + n_chunks - 1) / n_chunks * n_chunks;
+}
+
+void DenseStream::settle() {
+  while (queue_->n_pending() != 0) complete(1);
+}
+
+void DenseStream::fill() {
+  std::array<storage::ReadRequest, 32> requests;
+  std::size_t n = 0;
+  for (; n_asked_ < n_used_ + slots_.size(); ++n_asked_) {
+    if (n == requests.size()) {
+      queue_->submit(requests);
+      n = 0;
+    }
+    const StreamChunk& chunk = chunk_of(n_asked_);
+    const gguf::TensorInfo& tensor = *tensors_[chunk.tensor];
+    const std::uint64_t slot = n_asked_ % slots_.size();
+    slots_[slot] = {};
+    // Speculative: what is queued can be dropped when a pass is given up.
+    requests[n++] = {&store_.file(tensor.shard_idx),
+                     offset_of(chunk),
+                     chunk.n_rows * row_bytes_of(tensor),
+                     ring_.data() + slot * slot_bytes_,
+                     slot,
+                     storage::Priority::speculative};
+  }
+  queue_->submit(std::span(requests).first(n));
+}
+
+void DenseStream::complete(std::size_t min_count) {
+  std::array<storage::ReadResult, 64> results;
+  const std::size_t n = queue_->wait(results, min_count);
+  for (std::size_t i = 0; i < n; ++i)
+    slots_[results[i].id] = {true, results[i].error, results[i].error_offset};
+}
+
+std::size_t DenseStream::next(std::uint32_t end_tensor, std::span<Part> out) {
+  SLUICE_CHECK(n_held_ == 0 && !failed_ && end_tensor <= tensors_.size());
+  const std::uint64_t end = pass_begin_ + layout_.first_chunk[end_tensor];
+  if (n_used_ >= end) return 0;
+  complete(0);
+  if (!slot_of(n_used_).done) {
+    const std::uint64_t start = base::now_ns();
+    while (!slot_of(n_used_).done) complete(1);
+    statistics_.stall_ns += base::now_ns() - start;
+  }
+  while (n_held_ < out.size() && n_used_ + n_held_ < std::min(end, n_asked_)) {
+    const std::uint64_t count = n_used_ + n_held_;
+    const Slot& slot = slot_of(count);
+    if (!slot.done) break;
+    const StreamChunk& chunk = chunk_of(count);
+    const gguf::TensorInfo& tensor = *tensors_[chunk.tensor];
+    const storage::File& file = store_.file(tensor.shard_idx);
+    if (slot.error != 0) {
+      if (n_held_ != 0) break;  // What came before it is still good.
+      failed_ = true;
+      base::fail(ErrorCode::io, "{}: reading tensor {} failed at offset {}: {}; check the drive and the file",
+                 file.path(), tensor.name, slot.error_offset, std::strerror(slot.error));
+    }
+    const std::uint64_t inside = offset_of(chunk) & (file.alignment_bytes() - 1);
+    out[n_held_++] = {chunk.tensor, chunk.first_row, chunk.n_rows,
+                      ring_.data() + (count % slots_.size()) * slot_bytes_ + inside};
+  }
+  statistics_.n_chunks += n_held_;
+  return n_held_;
+}
+
+void DenseStream::release() {
+  n_used_ += std::exchange(n_held_, 0);
+  fill();
+}
+
+}  // namespace sluice::residency

@@ -1,0 +1,189 @@
+// Goal: streaming always-used weights changes speed, never tokens, for dense models and mixtures of every
+// architecture. Method: tiny models and the built-in draft, budgets from the floor up, logits bit for bit.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "engine/model_impl.hpp"
+#include "sluice/sluice.hpp"
+#include "support/temp_dir.hpp"
+#include "support/test_data.hpp"
+#include "support/tiny_model.hpp"
+
+namespace sluice {
+namespace {
+
+std::vector<TokenId> tokens_of(std::size_t n, std::uint32_t n_vocab) {
+  std::vector<TokenId> tokens;
+  for (std::size_t i = 0; i < n; ++i) tokens.push_back(static_cast<TokenId>((i * i * 31 + i * 7) % n_vocab));
+  return tokens;
+}
+
+std::vector<float> logits_of(Model& model, Sequence& sequence, std::span<const TokenId> tokens) {
+  std::vector<float> all;
+  const StepItem item{&sequence, tokens, LogitsWanted::all};
+  model.step({&item, 1}, [&](std::size_t, std::size_t, std::span<const float> logits) {
+    all.insert(all.end(), logits.begin(), logits.end());
+  });
+  return all;
+}
+
+/// A long prompt, then single tokens.
+std::vector<float> logits_of(Model& model) {
+  Sequence sequence = model.new_sequence();
+  const auto tokens = tokens_of(60, model.info().n_vocab);
+  std::vector<float> all = logits_of(model, sequence, std::span(tokens).first(40));
+  for (std::size_t i = 40; i < tokens.size(); ++i) {
+    const auto one = logits_of(model, sequence, std::span(tokens).subspan(i, 1));
+    all.insert(all.end(), one.begin(), one.end());
+  }
+  return all;
+}
+
+OpenOptions options_with(std::uint64_t memory_bytes) {
+  OpenOptions options;
+  options.n_ctx = 128;
+  options.n_threads = 2;
+  options.memory_bytes = memory_bytes;
+  return options;
+}
+
+engine::Hooks fixed_process() {
+  engine::Hooks hooks;
+  hooks.process_bytes = 0;
+  return hooks;
+}
+
+bool same(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+TEST(DensePlacement, EveryArchitectureGivesTheSameBitsFromTheFloorUp) {
+  const test::TempDir dir;
+  for (const char* architecture : {"llama", "qwen2", "qwen3", "qwen3moe"}) {
+    for (const bool tied : {false, true}) {
+      test::TinyModel tiny;
+      tiny.architecture = architecture;
+      tiny.n_experts = std::string(architecture) == "qwen3moe" ? 8 : 0;
+      tiny.tied_output = tied;
+      tiny.n_layers = 5;
+      const auto path = test::write_tiny_model(dir.path(), tiny);
+      Model whole = engine::open_model(path, options_with(1u << 30), fixed_process());
+      ASSERT_TRUE(whole.plan().fully_resident());
+      const std::vector<float> expected = logits_of(whole);
+      const std::uint64_t floor = whole.plan().floor_bytes, resident = whole.plan().resident_bytes;
+      std::uint32_t n_streamed = 0;
+      for (const std::uint64_t percent : {0u, 10u, 25u, 50u, 75u, 95u}) {
+        OpenOptions options = options_with(floor + (resident - floor) * percent / 100);
+        options.io = percent % 2 == 0 ? IoBackend::automatic : IoBackend::pread;
+        options.prefill_chunk = percent == 0 ? 0 : 7;
+        options.memory_bytes += percent == 0 ? 0 : 200'000;
+        Model model = engine::open_model(path, options, fixed_process());
+        n_streamed += model.plan().dense_streamed_bytes != 0;
+        EXPECT_TRUE(same(logits_of(model), expected))
+            << architecture << (tied ? ", tied" : "") << " at " << percent << " %";
+      }
+      EXPECT_GE(n_streamed, tiny.n_experts == 0 ? 2u : 1u)
+          << architecture << ": nothing was streamed, so nothing was tested";
+    }
+  }
+}
+
+class Draft : public ::testing::Test {
+ protected:
+  static std::filesystem::path path() { return test::builtin_model("tales-draft-3.7m-Q8_0.gguf"); }
+  Draft() : whole_(engine::open_model(path(), options_with(1u << 30), fixed_process())) {}
+  Model open_at_floor(const engine::Hooks& hooks) {
+    return engine::open_model(path(), options_with(whole_.plan().floor_bytes), hooks);
+  }
+  Model whole_;
+};
+
+TEST_F(Draft, AMisbehavingDriveGivesTheSameBits) {
+  const std::vector<float> expected = logits_of(whole_);
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    engine::Hooks hooks = fixed_process();
+    hooks.wrap_backend = [seed](std::unique_ptr<storage::Backend> inner) {
+      storage::FaultPlan faults;
+      faults.seed = seed;
+      faults.short_read_rate = 0.2;
+      faults.eintr_rate = 0.1;
+      faults.eagain_rate = 0.05;
+      faults.delay_rate = 0.3;
+      faults.reorder = true;
+      faults.full_rate = 0.2;
+      return storage::make_fault_backend(std::move(inner), faults);
+    };
+    Model model = open_at_floor(hooks);
+    ASSERT_NE(model.plan().dense_streamed_bytes, 0u);
+    EXPECT_TRUE(same(logits_of(model), expected)) << "seed " << seed;
+    EXPECT_GT(model.stats().n_read_retries, 0u);
+  }
+}
+
+TEST_F(Draft, EachPassReadsTheStreamedBytesOnce) {
+  Model model = open_at_floor(fixed_process());
+  Sequence sequence = model.new_sequence();
+  const auto tokens = tokens_of(21, model.info().n_vocab);
+  logits_of(model, sequence, std::span(tokens).first(1));
+  const std::uint64_t before = model.stats().unit_read_bytes;
+  for (std::size_t i = 1; i < tokens.size(); ++i) logits_of(model, sequence, std::span(tokens).subspan(i, 1));
+  const auto read = static_cast<double>(model.stats().unit_read_bytes - before);
+  const auto streamed = static_cast<double>(20 * model.plan().dense_streamed_bytes);
+  EXPECT_GE(read, streamed);
+  // Windows of 4 KiB around chunks, and a row of the embeddings for each token.
+  EXPECT_LE(read, streamed * 1.1);
+}
+
+TEST_F(Draft, AFailingBlockEndsTheStepWithItsNameAndOffset) {
+  std::uint64_t begin = 0, end = 0;
+  for (const TensorFact& tensor : inspect(path()).tensors) {
+    if (tensor.name != "blk.1.ffn_up.weight") continue;
+    begin = tensor.offset + 4096;
+    end = tensor.offset + tensor.bytes - 4096;
+  }
+  ASSERT_LT(begin, end);
+  engine::Hooks hooks = fixed_process();
+  hooks.wrap_backend = [begin, end](std::unique_ptr<storage::Backend> inner) {
+    storage::FaultPlan faults;
+    faults.failing_ranges.push_back({begin, end, EIO});
+    return storage::make_fault_backend(std::move(inner), faults);
+  };
+  Model model = open_at_floor(hooks);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    try {
+      logits_of(model);
+      FAIL() << "the read error was not reported";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::io);
+      const std::string message = error.what();
+      EXPECT_NE(message.find("blk.1.ffn_up.weight"), std::string::npos) << message;
+      EXPECT_NE(message.find("offset"), std::string::npos) << message;
+    }
+  }
+}
+
+TEST_F(Draft, ACancelledPassLeavesTheNextRight) {
+  const auto tokens = tokens_of(30, whole_.info().n_vocab);
+  Sequence straight = whole_.new_sequence();
+  const std::vector<float> expected = logits_of(whole_, straight, tokens);
+  std::atomic<bool> flag{false};
+  OpenOptions options = options_with(whole_.plan().floor_bytes);
+  options.prefill_chunk = 4;
+  Model model = engine::open_model(path(), options, fixed_process());
+  model.set_cancel_flag(&flag);
+  Sequence sequence = model.new_sequence();
+  const StepItem item{&sequence, tokens, LogitsWanted::all};
+  EXPECT_THROW(model.step({&item, 1},
+                          [&](std::size_t, std::size_t token, std::span<const float>) { flag = token == 7; }),
+               Error);
+  flag = false;
+  EXPECT_EQ(sequence.n_tokens(), 8u);
+  const std::vector<float> rest = logits_of(model, sequence, std::span(tokens).subspan(8));
+  EXPECT_TRUE(
+      same(rest, {expected.begin() + 8 * static_cast<std::ptrdiff_t>(model.info().n_vocab), expected.end()}));
+}
+
+}  // namespace
+}  // namespace sluice
