@@ -155,8 +155,6 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
 
   if (!streamed.empty()) {
     storage::ReadQueue::Options queue_options;
-    // A chunk is a read: they come in order, so there is nothing to gain from smaller pieces.
-    queue_options.piece_bytes = static_cast<std::uint32_t>(facts.ring_slot_bytes);
     queue_options.max_requests = impl->placement.n_ring_slots;
     impl->blocks = std::make_unique<residency::DenseStream>(streamed, impl->placement.n_ring_slots,
                                                             *impl->store, make_queue(queue_options));

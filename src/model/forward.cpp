@@ -234,7 +234,12 @@ void Forward::multiply(Rows x, std::span<const Target> targets) {
   if (targets.front().matrix.stream_index < 0) {
     for (std::size_t i = 0; i < targets.size(); ++i)
       products[i] = {targets[i].matrix.w, targets[i].y, targets[i].bias};
-    ops_.matmul(x, std::span(products).first(targets.size()));
+    // Beside a stream one by one, since the drive gets its next reads in between.
+    const std::size_t step = blocks_ == nullptr ? targets.size() : 1;
+    for (std::size_t i = 0; i < targets.size(); i += step) {
+      ops_.matmul(x, std::span(products).subspan(i, step));
+      if (blocks_ != nullptr) blocks_->pump();
+    }
     return;
   }
   // Rows of a product do not depend on one another, so parts give the same bits as the whole.
@@ -398,6 +403,21 @@ void Forward::experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::
   ops_.combine_experts(out, expert_weights_.data(), n_used, x_.first(n_rows));
 }
 
+void Forward::multiply_output(Rows h, Rows logits) {
+  // The largest matrix of all: in slices, the drive gets its next reads in between.
+  const std::uint32_t n_slices = blocks_ == nullptr ? 1 : 16;
+  const auto step = static_cast<std::uint32_t>(base::align_up((output_.n_out + n_slices - 1) / n_slices, 16));
+  for (std::uint32_t row = 0; row < output_.n_out; row += step) {
+    Weight w = output_;
+    w.data += row * w.row_bytes;
+    w.n_out = std::min(step, output_.n_out - row);
+    const std::array<Product, 1> product = {
+        {{w, {logits.data + row, logits.n_rows, w.n_out, logits.stride}, nullptr}}};
+    ops_.matmul(h, product);
+    if (blocks_ != nullptr) blocks_->pump();
+  }
+}
+
 void Forward::output(const PassRows& rows, LogitsReceiver receiver) {
   std::size_t done = 0;
   while (done < rows.logits_rows.size()) {
@@ -407,8 +427,7 @@ void Forward::output(const PassRows& rows, LogitsReceiver receiver) {
       Rows from = x_.from(rows.logits_rows[done + i]).first(1);
       ops_.rms_norm(from, output_norm_, params_.norm_eps, h_.from(i).first(1));
     }
-    const std::array<Product, 1> product = {{{output_, logits_.first(n), nullptr}}};
-    ops_.matmul(h_.first(n), product);
+    multiply_output(h_.first(n), logits_.first(n));
     for (std::uint32_t i = 0; i < n; ++i) {
       const Rows row = logits_.from(i);
       ops_.download(reinterpret_cast<const std::byte*>(row.data), host_logits_.data(),

@@ -98,6 +98,7 @@ class Forward {
   void attention(std::uint32_t layer_idx, const PassRows& rows);
   void dense_ffn(std::uint32_t layer_idx, std::uint32_t n_rows);
   void experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::atomic<bool>* cancel);
+  void multiply_output(kernels::Rows h, kernels::Rows logits);
   void output(const PassRows& rows, LogitsReceiver receiver);
   void group_by_expert(std::uint32_t n_rows);
   /// Asks the cache for the experts that the router of a layer would choose if nothing but attention came

@@ -70,6 +70,8 @@ class DenseStream {
   /// The parts given out may be overwritten.
   void release();
 
+  /// Keeps the drive busy while something else is computed: hands it what it has room for.
+  void pump() { complete(0); }
   /// Waits for the reads under way, so that the counters and the kernel's tell the same.
   void settle();
 
