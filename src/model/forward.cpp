@@ -32,6 +32,13 @@ std::uint64_t padded(std::uint64_t n_floats) {
   return base::align_up(n_floats, k_buffer_alignment / sizeof(float));
 }
 
+/// Rows up to which a pass over streamed experts is treated as decoding: what it uses is worth keeping, and
+/// the next layer's experts can be guessed.
+std::uint32_t ahead_rows(std::uint32_t n_rows) {
+  constexpr std::uint32_t k_max_decode_rows = 16;
+  return std::min(n_rows, k_max_decode_rows);
+}
+
 BufferPlan plan_buffers(const HyperParams& params, std::uint32_t n_rows) {
   BufferPlan plan;
   plan.n_rows = n_rows;
@@ -45,9 +52,10 @@ BufferPlan plan_buffers(const HyperParams& params, std::uint32_t n_rows) {
   if (params.is_moe()) {
     const std::uint64_t routed = rows * params.n_experts_used;
     ffn = std::max(ffn, padded(rows * params.n_experts) + padded(routed * params.n_embd) +
-                            padded(params.n_embd) + padded(params.n_experts));
+                            padded(std::uint64_t{ahead_rows(n_rows)} * params.n_embd) +
+                            padded(std::uint64_t{ahead_rows(n_rows)} * params.n_experts));
     plan.host = routed * (sizeof(std::uint16_t) + sizeof(float) + 2 * sizeof(std::uint32_t)) +
-                params.n_experts_used * (sizeof(std::uint16_t) + sizeof(float)) +
+                ahead_rows(n_rows) * params.n_experts_used * (2 * sizeof(std::uint16_t) + sizeof(float)) +
                 params.n_experts * (sizeof(std::uint32_t) + sizeof(residency::UnitCache::Want));
   }
   // Several rows of logits share one read of the output matrix; as many as take the room of the stream.
@@ -188,10 +196,12 @@ Forward::Forward(const HyperParams& params, const ModelTensors& tensors, const r
   if (params.is_moe()) {
     router_logits_ = carve(next, max_rows, params.n_experts);
     expert_out_ = carve(next, max_rows * params.n_experts_used, params.n_embd);
-    ahead_h_ = carve(next, 1, params.n_embd);
-    ahead_logits_ = carve(next, 1, params.n_experts);
-    ahead_ids_.resize(params.n_experts_used);
-    ahead_weights_.resize(params.n_experts_used);
+    const std::uint32_t n_ahead = ahead_rows(max_rows);
+    ahead_h_ = carve(next, n_ahead, params.n_embd);
+    ahead_logits_ = carve(next, n_ahead, params.n_experts);
+    ahead_ids_.resize(std::size_t{n_ahead} * params.n_experts_used);
+    ahead_weights_.resize(ahead_ids_.size());
+    guesses_.reserve(ahead_ids_.size());
     const std::size_t routed = std::size_t{max_rows} * params.n_experts_used;
     expert_ids_.resize(routed);
     expert_weights_.resize(routed);
@@ -338,13 +348,22 @@ void Forward::group_by_expert(std::uint32_t n_rows) {
   group_begin_[0] = 0;
 }
 
-void Forward::look_ahead(std::uint32_t layer_idx) {
+void Forward::look_ahead(std::uint32_t layer_idx, std::uint32_t n_rows) {
   const LayerWeights& layer = layers_[layer_idx];
-  ops_.rms_norm(x_.first(1), layer.ffn_norm, params_.norm_eps, ahead_h_);
-  const std::array<Product, 1> routing = {{{layer.router, ahead_logits_, nullptr}}};
-  ops_.matmul(ahead_h_, routing);
-  ops_.route(ahead_logits_, params_.router, ahead_ids_.data(), ahead_weights_.data());
-  cache_->look_ahead(layer_idx, ahead_ids_);
+  const Rows h = ahead_h_.first(n_rows), logits = ahead_logits_.first(n_rows);
+  ops_.rms_norm(x_.first(n_rows), layer.ffn_norm, params_.norm_eps, h);
+  const std::array<Product, 1> routing = {{{layer.router, logits, nullptr}}};
+  ops_.matmul(h, routing);
+  ops_.route(logits, params_.router, ahead_ids_.data(), ahead_weights_.data());
+  // Every row's first choice, then every row's second, and so on.
+  guesses_.clear();
+  for (std::uint32_t rank = 0; rank < params_.n_experts_used; ++rank) {
+    for (std::uint32_t row = 0; row < n_rows; ++row) {
+      const std::uint16_t expert = ahead_ids_[row * params_.n_experts_used + rank];
+      if (std::find(guesses_.begin(), guesses_.end(), expert) == guesses_.end()) guesses_.push_back(expert);
+    }
+  }
+  cache_->look_ahead(layer_idx, guesses_);
 }
 
 void Forward::experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::atomic<bool>* cancel) {
@@ -361,8 +380,8 @@ void Forward::experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::
   group_by_expert(n_rows);
 
   wants_.clear();
-  const bool decode = n_rows == 1;
-  if (decode) {
+  const bool decode = n_rows <= ahead_rows(n_rows);
+  if (n_rows == 1) {
     for (std::uint32_t rank = 0; rank < n_used; ++rank) wants_.push_back({expert_ids_[rank], 1});
   } else {
     // By rising id, which is the order they lie in the file.
@@ -384,7 +403,7 @@ void Forward::experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::
   cache_->begin(layer_idx, wants_, decode ? UnitCache::Admission::always : UnitCache::Admission::if_better,
                 n_tokens_done_);
   const FetchGuard guard(*cache_);
-  if (decode && looks_ahead_ && layer_idx + 1 < params_.n_layers) look_ahead(layer_idx + 1);
+  if (decode && looks_ahead_ && layer_idx + 1 < params_.n_layers) look_ahead(layer_idx + 1, n_rows);
   ops_.begin_experts(h);
   const Rows out = expert_out_.first(n_rows * n_used);
   while (const std::size_t n = cache_->next(std::span(leases).first(batch))) {

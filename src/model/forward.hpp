@@ -102,8 +102,8 @@ class Forward {
   void output(const PassRows& rows, LogitsReceiver receiver);
   void group_by_expert(std::uint32_t n_rows);
   /// Asks the cache for the experts that the router of a layer would choose if nothing but attention came
-  /// between the current layer's router and it (one row): most layers change the state little.
-  void look_ahead(std::uint32_t layer_idx);
+  /// between the current layer's router and it: most layers change the state little.
+  void look_ahead(std::uint32_t layer_idx, std::uint32_t n_rows);
 
   const HyperParams& params_;
   kernels::RopeParams rope_;
@@ -125,14 +125,15 @@ class Forward {
   kernels::Rows q_, k_, v_, a_;  ///< Attention; shares memory with the FFN's and the output's buffers.
   kernels::Rows gate_, up_;
   kernels::Rows router_logits_, expert_out_;
-  kernels::Rows ahead_h_, ahead_logits_;  ///< One row each, beside the two above.
+  kernels::Rows ahead_h_, ahead_logits_;  ///< Of a few rows, beside the two above.
   kernels::Rows logits_;
   std::vector<float> host_logits_;
   std::vector<std::int32_t> gathered_ids_;  ///< 0, 1, 2 ...: rows of a gathered table.
   // Routing of the pass, on the host.
   std::vector<std::uint16_t> expert_ids_;  ///< [n_rows, n_used]
   std::vector<float> expert_weights_;      ///< [n_rows, n_used]
-  std::vector<std::uint16_t> ahead_ids_;   ///< [n_used] of the next layer, as guessed
+  std::vector<std::uint16_t> ahead_ids_;   ///< [few rows, n_used] of the next layer, as guessed
+  std::vector<std::uint16_t> guesses_;     ///< Each of them once, best first.
   std::vector<float> ahead_weights_;
   std::vector<std::uint32_t> group_begin_;  ///< [n_experts + 1] into the two below.
   std::vector<std::uint32_t> in_rows_, out_rows_;

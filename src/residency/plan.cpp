@@ -138,14 +138,14 @@ std::uint32_t choose_context(const ModelFacts& model, const MachineFacts& machin
 }
 
 std::uint32_t choose_chunk(const ModelFacts& model, const OpenOptions& options, std::uint32_t n_ctx,
-                           Level level, std::uint64_t spare) {
+                           Level level, std::uint64_t spare, std::uint32_t max_chunk) {
   if (options.prefill_chunk != 0) return std::min(options.prefill_chunk, n_ctx);
   // A larger pass reads each streamed expert for more rows; an eighth of what is left is worth that. The
   // scratch is linear in the rows, so the choice moves smoothly with the budget. Beside a dense model that
   // stays whole nothing else wants the room.
   const bool is_only_user = model.expert_layers.empty() && !level.streams_blocks;
   const std::uint64_t most = is_only_user ? spare : spare / 8;
-  std::uint32_t low = k_min_chunk, high = std::min(k_max_chunk, std::max(n_ctx, k_min_chunk));
+  std::uint32_t low = k_min_chunk, high = std::min(max_chunk, std::max(n_ctx, k_min_chunk));
   while (low < high) {
     const std::uint32_t middle = (low + high + 1) / 2;
     if (scratch_bytes(model, level, middle) <= most) {
@@ -272,8 +272,13 @@ Placement make_plan(const ModelFacts& model, const MachineFacts& machine, const 
   Fixed fixed = fixed_parts(model, machine, n_ctx, options.max_sequences, level);
 
   std::uint64_t spare = budget - fixed.total();
-  const std::uint32_t chunk = choose_chunk(model, options, n_ctx, level, spare);
-  const std::uint64_t scratch = scratch_bytes(model, level, chunk);
+  const std::uint64_t all_slots = all_slots_bytes(model);
+  std::uint32_t chunk = choose_chunk(model, options, n_ctx, level, spare, k_max_chunk);
+  std::uint64_t scratch = scratch_bytes(model, level, chunk);
+  if (all_slots > spare - scratch + fixed.transit.bytes()) {
+    chunk = choose_chunk(model, options, n_ctx, level, spare, k_max_streamed_chunk);
+    scratch = scratch_bytes(model, level, chunk);
+  }
   Placement placement;
   placement.embedding_on_drive = level.embedding_on_drive;
   placement.block_is_pinned.assign(model.blocks.size(), true);
@@ -282,8 +287,7 @@ Placement make_plan(const ModelFacts& model, const MachineFacts& machine, const 
     place_blocks(model, spare - scratch, placement, fixed);
     spare -= fixed.total() - before;
   }
-  std::uint64_t slot_budget = spare - scratch;
-  const std::uint64_t all_slots = all_slots_bytes(model);
+  const std::uint64_t slot_budget = spare - scratch;
   if (all_slots <= slot_budget + fixed.transit.bytes()) {
     // Everything stays: nothing passes through, so the shared slots are not needed.
     fixed.transit = {};

@@ -60,6 +60,8 @@ struct Placement {
 
 // Limits of the planner.
 constexpr std::uint32_t k_max_chunk = 512;  ///< Rows of the largest pass the planner chooses by itself.
+/// The same where experts are streamed: all are read once a pass, for as many rows as possible.
+constexpr std::uint32_t k_max_streamed_chunk = 2048;
 constexpr std::uint32_t k_min_chunk = 4;
 constexpr std::uint32_t k_comfort_chunk =
     128;  ///< A dense model is kept whole only if such passes fit beside it.
