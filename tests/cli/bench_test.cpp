@@ -56,8 +56,8 @@ Json report_of(std::vector<std::string> arguments) {
     }
     EXPECT_GE(test["stall_share"].get<double>(), 0);
     EXPECT_LE(test["stall_share"].get<double>(), 1);
-    const double n_wanted =
-        test["n_hits"].get<double>() + test["n_joins"].get<double>() + test["n_misses"].get<double>();
+    const double n_wanted = test["n_hits"].get<double>() + test["n_joins"].get<double>() +
+                            test["n_misses"].get<double>() + test["n_ahead_used"].get<double>();
     if (n_wanted > 0) {
       EXPECT_DOUBLE_EQ(test["hit_rate"].get<double>() * n_wanted, test["n_hits"].get<double>());
     }
