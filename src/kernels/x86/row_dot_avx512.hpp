@@ -393,29 +393,30 @@ SLUICE_INLINE NibblePair load_row(const std::uint8_t* row) noexcept {
   }
 }
 
-/// Scales (and minimums) of 16 rows for up to eight blocks.
+/// Scales of 16 rows for up to eight blocks; with the minimums beside them where a format has those.
 template <class Format>
 struct Q32Scales {
-  alignas(64) std::uint16_t d[8][k_lanes];
-  alignas(64) std::uint16_t m[Format::k_has_min ? 8 : 1][k_lanes];
+  using Head = std::conditional_t<Format::k_has_min, std::uint32_t, std::uint16_t>;
+  alignas(64) Head head[8][k_lanes];
 
   SLUICE_INLINE void fill(const std::uint8_t* p, std::size_t stride, std::size_t n_blocks) noexcept {
     for (int r = 0; r < k_lanes; ++r, p += stride) {
       const std::uint8_t* block = p;
-      for (std::size_t b = 0; b < n_blocks; ++b, block += Format::k_block_bytes) {
-        d[b][r] = load_u16(block);
-        if constexpr (Format::k_has_min) m[b][r] = load_u16(block + 2);
-      }
+      for (std::size_t b = 0; b < n_blocks; ++b, block += Format::k_block_bytes)
+        __builtin_memcpy(&head[b][r], block, sizeof(Head));
     }
   }
   SLUICE_INLINE Floats scale(std::size_t b) const noexcept {
-    if constexpr (requires { Format::k_exponent_scale; }) {
-      const __m256i v = _mm256_load_si256(reinterpret_cast<const __m256i*>(d[b]));
+    if constexpr (Format::k_has_min) {
+      return half_to_float(load(head[b]));
+    } else if constexpr (requires { Format::k_exponent_scale; }) {
+      const __m256i v = _mm256_load_si256(reinterpret_cast<const __m256i*>(head[b]));
       return exponent_to_float(bit_and(_mm512_cvtepu16_epi32(v), set32(0xFF)));
     } else {
-      return halves_to_floats(d[b]);
+      return halves_to_floats(head[b]);
     }
   }
+  SLUICE_INLINE Floats min(std::size_t b) const noexcept { return half_to_float(srl32<16>(load(head[b]))); }
 };
 
 /// Continues the chain of block b with its integer, as dot_q32 does.
@@ -427,7 +428,7 @@ SLUICE_INLINE Floats add_block(Floats y, Ints dot, const Q32Scales<Format>& scal
   Ints total = dot;
   if constexpr (Format::k_offset != 0) total = add32(total, negative_multiple<Format::k_offset>(sum));
   y = fma(to_float(total), mulf(scales.scale(b), d_x), y);
-  if constexpr (Format::k_has_min) y = fma(mulf(to_float(sum), d_x), halves_to_floats(scales.m[b]), y);
+  if constexpr (Format::k_has_min) y = fma(mulf(to_float(sum), d_x), scales.min(b), y);
   return y;
 }
 
