@@ -12,6 +12,8 @@
 
 namespace sluice {
 
+class Speculator;
+
 enum class StopReason { end_token, stop_string, token_limit, context_full, cancelled };
 const char* stop_reason_name(StopReason reason) noexcept;
 
@@ -21,6 +23,8 @@ struct GenerateOptions {
   std::vector<std::string> stop;  ///< The text ends before the first of these.
   bool ignore_eos = false;
   bool special = false;  ///< Show control tokens in the text.
+  /// Guesses tokens ahead to save passes; changes no token. Made for this model (sluice/speculate.hpp).
+  Speculator* speculator = nullptr;
 };
 
 struct Generation {

@@ -66,6 +66,9 @@ struct StepItem {
   Sequence* sequence = nullptr;
   std::span<const TokenId> tokens;  ///< Appended to the sequence; at least one.
   LogitsWanted logits = LogitsWanted::last;
+  /// So many of the tokens, at the end, are guesses that the caller may take back: beside them an item of one
+  /// token counts as decoding.
+  std::uint32_t n_guesses = 0;
 };
 
 /// Called once per row that wants logits, in order: which item, which of its tokens, and [n_vocab] logits

@@ -8,6 +8,8 @@
 
 namespace sluice {
 
+class Model;
+
 /// Which units stay when a cache is full.
 enum class CachePolicy { lfru, lru };
 /// How bytes come from the drive. `automatic` takes io_uring with O_DIRECT where both are allowed.
@@ -37,6 +39,9 @@ struct OpenOptions {
   /// model's own file is named after it. Empty: nowhere. What is wrong with the file is a warning, never an
   /// error. See Model::save_heat().
   std::filesystem::path heat;
+  /// A draft that is open already (open_draft()): memory_bytes covers it too. Looked at only while the model
+  /// opens.
+  const Model* draft = nullptr;
 };
 
 }  // namespace sluice

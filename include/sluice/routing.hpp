@@ -12,7 +12,8 @@ struct ModelInfo;
 
 /// What the routers of one pass over the layers chose. Valid during the call that delivers it.
 struct RoutedPass {
-  bool is_decode = false;  ///< One token of each sequence, as Stats counts it; otherwise a piece of a prompt.
+  /// One token of each sequence; otherwise a piece of a prompt, or guesses that are being verified.
+  bool is_decode = false;
   std::uint32_t n_tokens = 0;  ///< Rows of the pass.
   std::uint32_t n_layers = 0;  ///< Layers that have experts.
   std::uint32_t n_used = 0;    ///< Experts per token and layer.

@@ -13,6 +13,7 @@
 #include "sluice/replay.hpp"
 #include "sluice/routing.hpp"
 #include "sluice/sampler.hpp"
+#include "sluice/speculate.hpp"
 #include "sluice/stats.hpp"
 #include "sluice/synth.hpp"
 #include "sluice/tokenizer.hpp"

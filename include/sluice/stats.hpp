@@ -14,6 +14,12 @@ struct LayerStats {
   std::uint64_t n_wanted() const noexcept { return n_hits + n_joins + n_misses + n_ahead_used; }
 };
 
+/// Guesses of one source, as in Stats.
+struct GuessStats {
+  std::uint64_t n_guessed = 0;   ///< Verified by the model.
+  std::uint64_t n_accepted = 0;  ///< Were right and stayed in the text.
+};
+
 /// Counters of one open model since it was opened. Bytes, nanoseconds, tokens.
 struct Stats {
   // Memory, as the kernel counts it and as planned.
@@ -66,10 +72,21 @@ struct Stats {
     return io_busy_ns == 0 ? 0.0
                            : static_cast<double>(unit_read_bytes) * 1e9 / static_cast<double>(io_busy_ns);
   }
-  // Work. A pass of one token of each sequence is decode; anything larger is prefill.
+  // Work. A pass of one token of each sequence, and guesses of what follows, is decode; anything larger is
+  // prefill. Of guesses only those that stayed in the text are decoded tokens. The time of the draft is
+  // included.
   std::uint64_t open_ns = 0;
   std::uint64_t n_prefill_tokens = 0, prefill_ns = 0;
   std::uint64_t n_decode_tokens = 0, decode_ns = 0;
+  std::uint64_t n_decode_passes = 0;
+  double tokens_per_pass() const noexcept {
+    return n_decode_passes == 0 ? 0.0
+                                : static_cast<double>(n_decode_tokens) / static_cast<double>(n_decode_passes);
+  }
+  // Speculation: passes that verified guesses, and the time that a draft took for them.
+  std::uint64_t n_speculative_passes = 0;
+  GuessStats lookup, draft;
+  std::uint64_t draft_ns = 0;
   double prefill_rate() const noexcept {
     return prefill_ns == 0 ? 0.0
                            : static_cast<double>(n_prefill_tokens) * 1e9 / static_cast<double>(prefill_ns);

@@ -17,6 +17,7 @@ namespace {
 constexpr int k_max_threads = 256;
 constexpr const char* k_memory_group = "Memory and drive";
 constexpr std::uint32_t k_max_replay_slots = 65'535;
+constexpr std::uint32_t k_most_guesses = 64;
 constexpr std::uint32_t k_max_bench_tokens = 1u << 24, k_max_bench_repetitions = 1000;
 
 /// The parser together with the variables it writes to.
@@ -122,6 +123,7 @@ class Parser {
     number(app, "--repeat-penalty", sampler.repeat_penalty, "Make recent tokens less likely, 1: off", group);
     number(app, "--repeat-window", sampler.repeat_window, "Tokens that count as recent", group);
     number(app, "--seed", sampler.seed, "Seed of the draws, 0: a new one each time", group);
+    add_speculation(app, run_.speculation);
     add_open_options(app, run_.open);
     is_file(app.add_option("--trace", run_.trace, "Write which experts each token used, for 'sluice replay'"))
         ->group(k_memory_group);
@@ -286,6 +288,22 @@ class Parser {
         app.add_option("MODEL", model, fmt::format("A GGUF file, or a built-in model: {}", names));
     option->type_name("")->required();
     models_.push_back(option);
+  }
+
+  void add_speculation(CLI::App& app, SpeculationChoice& choice) {
+    using Mode = SpeculationChoice::Mode;
+    const char* group = "Speculation (changes no token)";
+    one_of(
+        app, "--speculate", choice.mode,
+        {{"auto", Mode::automatic}, {"off", Mode::off}, {"lookup", Mode::lookup}, {"draft", Mode::draft}},
+        "Guess tokens ahead, from the text so far or with --draft, and verify several in one pass when that "
+        "is faster (default: auto)",
+        group);
+    CLI::Option* draft =
+        app.add_option("--draft", choice.draft, "A small model with the same vocabulary that guesses tokens");
+    draft->type_name("MODEL")->group(group);
+    models_.push_back(draft);
+    count(app, "--draft-max", choice.max_guesses, 1, k_most_guesses, "Guesses per pass at most", group);
   }
 
   void add_open_options(CLI::App& app, OpenOptions& open, bool with_context = true) {

@@ -16,9 +16,18 @@
 
 namespace sluice::cli {
 
+/// How tokens are guessed ahead.
+struct SpeculationChoice {
+  enum class Mode { automatic, off, lookup, draft };
+  Mode mode = Mode::automatic;
+  std::string draft;  ///< A model; empty: none.
+  std::uint32_t max_guesses = 16;
+};
+
 struct RunCommand {
   std::string model;
   OpenOptions open;
+  SpeculationChoice speculation;
   GenerateOptions generate;
   std::optional<std::string> prompt;  ///< -p
   std::optional<std::string> file;    ///< -f, "-" for standard input

@@ -11,6 +11,7 @@
 #include "cli/json.hpp"
 #include "cli/models.hpp"
 #include "cli/signals.hpp"
+#include "cli/speculation.hpp"
 #include "cli/stats_table.hpp"
 #include "sluice/model.hpp"
 #include "sluice/routing.hpp"
@@ -158,6 +159,7 @@ int run(const RunCommand& command, Output& output) {
   const bool interactive = !command.prompt && !command.file && !command.raw && input_is_terminal();
   if (interactive && command.json)
     throw UsageError("--json needs a prompt: give one with -p, -f or standard input");
+  check_speculation(command.speculation, !command.trace.empty());
   GenerateOptions options = command.generate;
   options.sampler = checked_sampler(options.sampler);
   const std::filesystem::path path = find_model(command.model);
@@ -167,7 +169,13 @@ int run(const RunCommand& command, Output& output) {
   open.heat = heat_place(command.heat);
   std::optional<TraceWriter> trace;
   if (!command.trace.empty()) open.on_routing = trace.emplace(command.trace).observer();
+  std::optional<Model> draft = open_draft_for(command.speculation, open);
+  if (draft) open.draft = &*draft;
   Model model = Model::open(path, open);
+  std::optional<Speculator> speculator;
+  // A trace is of plain decoding.
+  if (!trace) speculator = make_speculator(command.speculation, model, std::move(draft));
+  if (speculator) options.speculator = &*speculator;
   if (trace) trace->begin(model.info(), model.plan().prefill_chunk);
   // Only now: while the model opens nothing can be stopped half-way, so there a signal may simply end the
   // process.

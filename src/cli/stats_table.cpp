@@ -98,6 +98,12 @@ std::string rate(double tokens_per_second) {
   return tokens_per_second > 0 ? fmt::format("{:.1f} tok/s", tokens_per_second) : std::string("-");
 }
 
+void add_guesses(Table& table, const char* source, const GuessStats& guesses, const std::string& more) {
+  if (guesses.n_guessed == 0) return;
+  table.row(source, percent(guesses.n_accepted, guesses.n_guessed),
+            fmt::format("{} of {} guesses accepted{}", guesses.n_accepted, guesses.n_guessed, more));
+}
+
 void add_work(Table& table, const Stats& stats) {
   table.heading("speed");
   table.row("open", seconds(stats.open_ns));
@@ -105,6 +111,13 @@ void add_work(Table& table, const Stats& stats) {
             fmt::format("{} tokens in {}", stats.n_prefill_tokens, seconds(stats.prefill_ns)));
   table.row("decode", rate(stats.decode_rate()),
             fmt::format("{} tokens in {}", stats.n_decode_tokens, seconds(stats.decode_ns)));
+  if (stats.n_speculative_passes != 0) {
+    table.row(
+        "tokens per pass", fmt::format("{:.2f}", stats.tokens_per_pass()),
+        fmt::format("{} passes, {} of them with guesses", stats.n_decode_passes, stats.n_speculative_passes));
+    add_guesses(table, "lookup", stats.lookup, "");
+    add_guesses(table, "draft", stats.draft, fmt::format(", {} for guessing", seconds(stats.draft_ns)));
+  }
   table.row("threads", fmt::format("{}", stats.n_threads), stats.isa);
 }
 

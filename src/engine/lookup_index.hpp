@@ -9,12 +9,12 @@
 
 namespace sluice::engine {
 
-/// The tokens of a text, and where each run of two to four of them was last followed by something: prompt lookup
-/// (Saxena 2023). What followed then is the guess of what follows now.
+/// The tokens of a text, and where each run of two to four of them was last followed by something: prompt
+/// lookup (Saxena 2023). What followed then is the guess of what follows now.
 ///
-/// The tables keep positions only and are lossy: of two runs with the same slot the later one stays, and a hit
-/// counts only when the tokens there are the same. So a token costs a fixed number of operations, and the memory
-/// is bounded by 4 bytes per token and 12 bytes for each of at most k_max_slots.
+/// The tables keep positions only and are lossy: of two runs with the same slot the later one stays, and a
+/// hit counts only when the tokens there are the same. So a token costs a fixed number of operations, and the
+/// memory is bounded by 4 bytes per token and 12 bytes for each of at most k_max_slots.
 class LookupIndex {
  public:
   static constexpr std::uint32_t k_min_run = 2, k_max_run = 4;
@@ -30,7 +30,7 @@ class LookupIndex {
 
   /// What followed the last occurrence of the longest run of tokens that ends the text.
   struct Match {
-    std::uint32_t run = 0;  ///< Tokens that agree, k_min_run to k_max_run; 0: there is none.
+    std::uint32_t run = 0;   ///< Tokens that agree, k_min_run to k_max_run; 0: there is none.
     std::uint32_t next = 0;  ///< Position of the token that followed.
   };
   Match find() const noexcept;

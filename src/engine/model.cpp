@@ -6,11 +6,6 @@
 
 namespace sluice {
 
-/// Lets the engine make a Model without opening that door to users.
-struct ModelAccess {
-  static Model make(std::unique_ptr<Model::Impl> impl) { return Model(std::move(impl)); }
-};
-
 namespace engine {
 
 Model open_model(const std::filesystem::path& path, const OpenOptions& options, const Hooks& hooks) {
@@ -82,7 +77,8 @@ void Model::preload_while(const std::function<bool()>& may_go_on) {
 }
 void Model::save_heat() const {
   if (impl_->cache != nullptr)
-    impl_->heat.save(*impl_->cache, impl_->n_prefill_tokens + impl_->n_decode_tokens);
+    impl_->heat.save(*impl_->cache,
+                     impl_->n_prefill_tokens + impl_->n_decode_tokens + impl_->speculation.n_guessed());
 }
 Stats Model::stats() const {
   return impl_->stats();

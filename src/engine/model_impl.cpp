@@ -123,7 +123,16 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
   impl->memory_limits =
       hooks.memory_limits ? hooks.memory_limits : [] { return platform::read_memory_limits(); };
   impl->govern_interval_ns = hooks.memory_limits ? 0 : k_govern_interval_ns;
+  if (options.draft != nullptr) {
+    // Pages of the draft's KV cache that were not touched yet are not resident, but promised to it.
+    const Model::Impl& draft = ModelAccess::impl(*options.draft);
+    machine.draft_bytes = draft.plan.planned_bytes - draft.process_bytes;
+    const std::uint64_t rest = machine.process_bytes - std::min(machine.process_bytes, machine.draft_bytes);
+    machine.process_bytes = std::max(draft.process_bytes, rest);
+    impl->options.draft = nullptr;
+  }
   if (hooks.process_bytes) machine.process_bytes = *hooks.process_bytes;
+  impl->process_bytes = machine.process_bytes;
   residency::ModelFacts facts = model_facts(parts, *impl->ops);
   const std::size_t routed_per_row = parts.units.layers.size() * parts.params.n_experts_used;
   if (options.on_routing) {
@@ -245,7 +254,10 @@ void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) 
                  "shorter text",
                  item.tokens.size(), sequence.n_ctx, sequence.n_tokens);
     }
-    is_decode = is_decode && item.tokens.size() == 1;
+    if (item.n_guesses >= item.tokens.size())
+      base::fail(ErrorCode::invalid_argument, "step item {} has {} tokens, all of them guesses", i,
+                 item.tokens.size());
+    is_decode = is_decode && item.tokens.size() == 1 + item.n_guesses;
   }
 
   // Fills passes with rows of the items in order. A sequence's pages are reserved pass by pass and its length
@@ -257,6 +269,7 @@ void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) 
     pass_positions.clear();
     pass_logits_rows.clear();
     pass_origins.clear();
+    std::size_t n_guesses = 0;
     const std::size_t first_item = item_idx;
     while (item_idx < items.size() && pass_tokens.size() < plan.prefill_chunk) {
       const StepItem& item = items[item_idx];
@@ -274,13 +287,14 @@ void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) 
         }
         pass_positions.push_back({sequence.pages.data(), start + static_cast<std::uint32_t>(i)});
         pass_tokens.push_back(item.tokens[token_idx]);
+        if (token_idx + item.n_guesses >= item.tokens.size()) ++n_guesses;
       }
       n_added[item_idx] = static_cast<std::uint32_t>(n);
       if (token_idx < item.tokens.size()) break;
       ++item_idx;
       token_idx = 0;
     }
-    run_pass(sink, is_decode);
+    run_pass(sink, is_decode, n_guesses);
     const std::size_t end_item = std::min(items.size(), token_idx == 0 ? item_idx : item_idx + 1);
     for (std::size_t i = first_item; i < end_item; ++i) items[i].sequence->impl_->n_tokens += n_added[i];
   }
@@ -315,7 +329,7 @@ void Model::Impl::govern() {
   if (wanted != facts->slot_bytes) cache->resize(wanted);
 }
 
-void Model::Impl::run_pass(const LogitsSink& sink, bool is_decode) {
+void Model::Impl::run_pass(const LogitsSink& sink, bool is_decode, std::size_t n_guesses) {
   const std::uint64_t start = base::now_ns();
   std::uint64_t sink_ns = 0;
   const auto receive = [&](std::size_t index, std::span<const float> logits) {
@@ -326,10 +340,11 @@ void Model::Impl::run_pass(const LogitsSink& sink, bool is_decode) {
   pass_routing.clear();
   forward->run({pass_tokens, pass_positions, pass_logits_rows}, cancel, receive);
   const std::uint64_t elapsed = base::now_ns() - start - sink_ns;
-  (is_decode ? n_decode_tokens : n_prefill_tokens) += pass_tokens.size();
+  (is_decode ? n_decode_tokens : n_prefill_tokens) += pass_tokens.size() - n_guesses;
+  if (is_decode) ++n_decode_passes;
   (is_decode ? decode_ns : prefill_ns) += elapsed;
   if (!pass_routing.empty()) {
-    options.on_routing({is_decode, static_cast<std::uint32_t>(pass_tokens.size()),
+    options.on_routing({is_decode && n_guesses == 0, static_cast<std::uint32_t>(pass_tokens.size()),
                         static_cast<std::uint32_t>(prepared->units.layers.size()),
                         prepared->params.n_experts_used, pass_routing});
   }
@@ -394,8 +409,13 @@ Stats Model::Impl::stats() const {
   stats.open_ns = open_ns;
   stats.n_prefill_tokens = n_prefill_tokens;
   stats.prefill_ns = prefill_ns;
-  stats.n_decode_tokens = n_decode_tokens;
-  stats.decode_ns = decode_ns;
+  stats.n_decode_tokens = n_decode_tokens + speculation.n_accepted();
+  stats.decode_ns = decode_ns + speculation.draft_ns;
+  stats.n_decode_passes = n_decode_passes;
+  stats.n_speculative_passes = speculation.n_passes;
+  stats.lookup = speculation.lookup;
+  stats.draft = speculation.draft;
+  stats.draft_ns = speculation.draft_ns;
   stats.n_threads = pool->n_threads();
   stats.isa = platform::isa_name(isa);
   return stats;

@@ -61,6 +61,15 @@ struct Model::Impl {
   const std::atomic<bool>* cancel = nullptr;
   std::uint32_t n_sequences = 0;
   std::uint64_t n_prefill_tokens = 0, prefill_ns = 0, n_decode_tokens = 0, decode_ns = 0;
+  std::uint64_t n_decode_passes = 0;
+  std::uint64_t process_bytes = 0;  ///< The process's own share, as planned.
+  /// What generate() did with guesses; here, as the other counters.
+  struct Speculation {
+    std::uint64_t n_passes = 0, draft_ns = 0;
+    GuessStats lookup, draft;
+    std::uint64_t n_guessed() const { return lookup.n_guessed + draft.n_guessed; }
+    std::uint64_t n_accepted() const { return lookup.n_accepted + draft.n_accepted; }
+  } speculation;
 
   // From here on destruction order matters: what is declared later uses what is declared earlier.
   std::unique_ptr<engine::Prepared> prepared;
@@ -87,12 +96,20 @@ struct Model::Impl {
 
   explicit Impl(Tokenizer handle) : tokenizer(std::move(handle)) {}
   void step(std::span<const StepItem> items, const LogitsSink& sink);
-  void run_pass(const LogitsSink& sink, bool is_decode);
+  /// `n_guesses` of the rows are guesses.
+  void run_pass(const LogitsSink& sink, bool is_decode, std::size_t n_guesses);
   /// Gives slots back or takes them again, as the memory of the machine allows; looks at most every 200 ms.
   /// For a streaming model, between two layers.
   void govern();
   std::optional<residency::PressureFacts> pressure() const;  ///< Nothing when the system tells nothing.
   Stats stats() const;
+};
+
+/// Lets the engine make a Model, and see behind one, without opening that door to users.
+struct ModelAccess {
+  static Model make(std::unique_ptr<Model::Impl> impl) { return Model(std::move(impl)); }
+  static Model::Impl& impl(Model& model) { return *model.impl_; }
+  static const Model::Impl& impl(const Model& model) { return *model.impl_; }
 };
 
 namespace engine {

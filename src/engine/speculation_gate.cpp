@@ -22,8 +22,8 @@ constexpr double k_least_promise = 1.1;
 constexpr std::uint32_t k_least_plain = 2;
 /// Passes after which the time of another number of rows is unknown again.
 constexpr std::uint64_t k_time_life = 512;
-/// While speculation pays, the time of a plain pass is measured again after this many passes, and sooner while
-/// few were measured.
+/// While speculation pays, the time of a plain pass is measured again after this many passes, and sooner
+/// while few were measured.
 constexpr std::uint64_t k_plain_life = 128, k_plain_life_per_sample = 8;
 /// Passes whose median counts. With few plain ones, speculation would be chosen whenever they look slow.
 constexpr std::size_t k_plain_samples = 31, k_samples = 7;
@@ -164,9 +164,10 @@ void SpeculationGate::note_time(std::uint32_t n_rows, double ns) {
 }
 
 void SpeculationGate::note_prompt(std::uint32_t n_rows, double ns) {
+  spent_ns_ += ns;
+  if (n_rows == 1) return;
   prompt_rows_ = n_rows;
   prompt_ns_ = ns;
-  spent_ns_ += ns;
 }
 
 void SpeculationGate::note_plain(double ns) {

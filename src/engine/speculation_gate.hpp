@@ -22,12 +22,13 @@ struct GuessOffer {
 };
 
 /// Decides how many guesses a pass verifies: the number that promises most tokens per second, by the measured
-/// time of passes with so many rows, the measured acceptance at each position and the time of guessing; none when
-/// plain decoding is as good. Pure: it sees only the numbers it is told, in nanoseconds, and no clock.
+/// time of passes with so many rows, the measured acceptance at each position and the time of guessing; none
+/// when plain decoding is as good. Pure: it sees only the numbers it is told, in nanoseconds, and no clock.
 ///
-/// What is not known is tried, and what did not pay is tried again after a while, within a budget: the time lost
-/// against plain decoding, less recent gains, may be a share of all time spent and the time of a few plain passes
-/// (one; with a draft four). A trial must fit it even when no guess is right, so a long run loses less than 2 %.
+/// What is not known is tried, and what did not pay is tried again after a while, within a budget: the time
+/// lost against plain decoding, less recent gains, may be a share of all time spent and the time of a few
+/// plain passes (one; with a draft four). A trial must fit it even when no guess is right, so a long run
+/// loses less than 2 %.
 class SpeculationGate {
  public:
   /// Requires 1 <= max_guesses <= k_max_guesses.
@@ -43,8 +44,8 @@ class SpeculationGate {
   /// What happened, once per pass. `ns` is the time of one pass of `n_rows` prompt rows.
   void note_prompt(std::uint32_t n_rows, double ns);
   void note_plain(double ns);
-  /// A pass that verified n_guesses of which the first n_accepted were right. Requires n_accepted <= n_guesses <=
-  /// max_guesses.
+  /// A pass that verified n_guesses of which the first n_accepted were right. Requires n_accepted <=
+  /// n_guesses <= max_guesses.
   void note_round(GuessSource source, std::uint32_t n_guesses, std::uint32_t n_accepted, double step_ns,
                   double guessing_ns);
 

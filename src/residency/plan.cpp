@@ -67,13 +67,14 @@ std::uint64_t block_bytes(const ModelFacts& model) {
 struct Fixed {
   std::uint64_t process = 0, pinned = 0, kv = 0, ring = 0;
   Transit transit;
-  std::uint64_t total() const { return process + pinned + kv + ring + transit.bytes(); }
+  std::uint64_t draft = 0;
+  std::uint64_t total() const { return process + draft + pinned + kv + ring + transit.bytes(); }
 };
 
 Fixed fixed_parts(const ModelFacts& model, const MachineFacts& machine, std::uint32_t n_ctx,
                   std::uint32_t n_sequences, Level level) {
   Fixed fixed{machine.process_bytes, pinned_total(model), pages_bytes(model, n_ctx, n_sequences), 0,
-              transit_slots(model)};
+              transit_slots(model), machine.draft_bytes};
   if (level.embedding_on_drive || level.streams_blocks) fixed.pinned += model.split_bytes;
   if (level.embedding_on_drive) fixed.pinned -= model.embedding_bytes;
   if (level.streams_blocks) {
@@ -129,9 +130,10 @@ std::uint32_t choose_context(const ModelFacts& model, const MachineFacts& machin
       ErrorCode::budget,
       "the memory budget of {} ({}) is too small: this model needs at least {} ({} bytes) with a context of "
       "{} tokens "
-      "(process and vocabulary {}, weights that must stay {}, KV cache {}, scratch {}, {} expert slots {}, "
+      "(process and vocabulary {}, {}weights that must stay {}, KV cache {}, scratch {}, {} expert slots {}, "
       "ring of streamed weights {}). Give --memory {}M or more{}",
       format_bytes(budget), source, format_bytes(floor), floor, n_ctx, format_bytes(fixed.process),
+      fixed.draft == 0 ? std::string() : fmt::format("draft model {}, ", format_bytes(fixed.draft)),
       format_bytes(fixed.pinned), format_bytes(fixed.kv), format_bytes(scratch), fixed.transit.n_slots,
       format_bytes(fixed.transit.bytes()), format_bytes(fixed.ring), (floor + base::k_mib - 1) / base::k_mib,
       n_ctx > k_min_auto_ctx ? ", or a smaller --ctx" : "");
@@ -332,6 +334,9 @@ Placement make_plan(const ModelFacts& model, const MachineFacts& machine, const 
   for (const auto& [role, bytes] : left_out) plan.streamed_bytes += bytes;
 
   plan.items.push_back({"process and vocabulary", fixed.process, "ram", "program, tokenizer, thread stacks"});
+  if (fixed.draft != 0) {
+    plan.items.push_back({"draft model", fixed.draft, "ram: pinned", "guesses tokens ahead"});
+  }
   for (const auto& [role, bytes] : model.pinned_bytes) {
     const std::uint64_t in_memory = bytes - (left_out.count(role) != 0 ? left_out.at(role) : 0);
     if (in_memory != 0) plan.items.push_back({role_name(role), in_memory, "ram: pinned", why_pinned(role)});

@@ -45,6 +45,7 @@ struct MachineFacts {
   std::uint64_t default_budget_bytes = 0;
   std::string default_budget_source;
   std::uint64_t process_bytes = 0;  ///< Program, vocabulary, thread stacks: all that is not planned below.
+  std::uint64_t draft_bytes = 0;    ///< What the plan of an open draft model has taken of the budget.
 };
 
 /// A plan and what the engine needs to carry it out.

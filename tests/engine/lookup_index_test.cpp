@@ -43,7 +43,8 @@ TEST(LookupIndex, ARepetitionIsContinuedBeyondItsEnd) {
 }
 
 TEST(LookupIndex, AnythingNewOrTooShortGivesNothing) {
-  for (const Tokens& tokens : {Tokens{}, Tokens{1}, Tokens{1, 2}, Tokens{1, 2, 3, 4, 5}, Tokens{1, 5, 2, 5}}) {
+  for (const Tokens& tokens :
+       {Tokens{}, Tokens{1}, Tokens{1, 2}, Tokens{1, 2, 3, 4, 5}, Tokens{1, 5, 2, 5}}) {
     EXPECT_EQ(index_of(tokens).find().run, 0u);
   }
   EXPECT_EQ(index_of(Tokens{4, 4, 4}).find().run, 2u);

@@ -1,5 +1,5 @@
-// Goal: the gate never costs more than 2 % of a long run, and where speculation pays it finds a depth close to
-// the best. Method: simulated decoding with known costs and acceptance, all random draws from seeds.
+// Goal: the gate never costs more than 2 % of a long run, and where speculation pays it finds a depth close
+// to the best. Method: simulated decoding with known costs and acceptance, all random draws from seeds.
 #include "engine/speculation_gate.hpp"
 
 #include <gtest/gtest.h>
