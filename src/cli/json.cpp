@@ -54,7 +54,6 @@ Json plan_json(const Plan& plan) {
       {"n_cached_units", plan.n_cached_units},
       {"n_transit_units", plan.n_transit_units},
       {"unit_bytes", plan.unit_bytes},
-      {"dense_streamed_bytes", plan.dense_streamed_bytes},
       {"ring_bytes", plan.ring_bytes},
       {"n_dense_blocks", plan.n_dense_blocks},
       {"n_pinned_blocks", plan.n_pinned_blocks},
