@@ -74,7 +74,7 @@ struct Fixed {
 Fixed fixed_parts(const ModelFacts& model, const MachineFacts& machine, std::uint32_t n_ctx,
                   std::uint32_t n_sequences, Level level) {
   Fixed fixed{machine.process_bytes, pinned_total(model), pages_bytes(model, n_ctx, n_sequences), 0,
-              transit_slots(model), machine.draft_bytes};
+              transit_slots(model),  machine.draft_bytes};
   if (level.embedding_on_drive || level.streams_blocks) fixed.pinned += model.split_bytes;
   if (level.embedding_on_drive) fixed.pinned -= model.embedding_bytes;
   if (level.streams_blocks) {

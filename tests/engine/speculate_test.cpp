@@ -278,15 +278,16 @@ TEST_F(Speculate, ManySeedsDrawTheSameTokensWithEverySource) {
 }
 
 TEST_F(Speculate, RepetitiveTextIsGuessedByLookup) {
+  // The model falls into repeating one word.
   std::string text;
-  for (int i = 0; i < 6; ++i) text += "The cat sat on the mat. The dog ran to the hill. ";
+  for (int i = 0; i < 15; ++i) text += "A b c d. ";
   prompt = model.tokenizer().encode(text);
   Speculator speculator(model, ungated(6));
-  const Run plain = run(greedy(60), nullptr);
-  const Run with = run(greedy(60), &speculator);
+  const Run plain = run(greedy(100), nullptr);
+  const Run with = run(greedy(100), &speculator);
   expect_same(with, plain);
-  EXPECT_EQ(plain.n_passes, 59u);
-  EXPECT_LT(with.n_passes, 30u);
+  EXPECT_EQ(plain.n_passes, 99u);
+  EXPECT_LT(with.n_passes, 60u);
   const Stats stats = model.stats();
   EXPECT_GT(stats.lookup.n_accepted, 30u);
   EXPECT_EQ(stats.draft.n_guessed, 0u);
@@ -378,9 +379,9 @@ TEST(SpeculateBudget, CoversTheDraft) {
   options.memory_bytes = k_budget;
   options.n_ctx = 256;
   const std::filesystem::path path = test::builtin_model("tales-29m-moe-Q4_K_M.gguf");
+  const std::uint64_t floor_alone = Model::open(path, options).plan().floor_bytes;
   const Model draft = open_draft(draft_path(), options);
   EXPECT_EQ(draft.plan().n_ctx, 256u);
-  const Model alone = Model::open(path, options);
   options.draft = &draft;
   const Model model = Model::open(path, options);
   EXPECT_LE(model.plan().planned_bytes, k_budget);
@@ -392,7 +393,8 @@ TEST(SpeculateBudget, CoversTheDraft) {
   EXPECT_GE(draft_bytes, weights);
   EXPECT_LE(draft_bytes, 2 * weights);
   // The draft is resident while the floor is made up, so it must not count twice.
-  EXPECT_LT(model.plan().floor_bytes, alone.plan().floor_bytes + 2 * weights);
+  EXPECT_GT(model.plan().floor_bytes, floor_alone + weights / 2);
+  EXPECT_LT(model.plan().floor_bytes, floor_alone + 2 * weights);
 }
 
 TEST(SpeculateBudget, ADraftThatWouldHaveToBeStreamedIsRefused) {
