@@ -62,6 +62,13 @@ int open_for_reading(const char* path, int extra_flags) {
   return open_retrying(path, flags);
 }
 
+[[noreturn]] void fail_open(const std::string& path, int error) {
+  const bool is_full = error == EMFILE || error == ENFILE;
+  base::fail(
+      ErrorCode::io, "cannot open {}: {}{}", path, std::strerror(error),
+      is_full ? " (each file of a model takes two descriptors; raise the limit, \"ulimit -n\")" : "");
+}
+
 const char* kind_name(mode_t mode) noexcept {
   if (S_ISDIR(mode)) return "a directory";
   if (S_ISFIFO(mode)) return "a pipe";
@@ -136,7 +143,7 @@ std::unique_ptr<File> File::open(const std::string& path, bool want_direct) {
   file->path_ = path;
   // O_NONBLOCK so that opening a pipe does not hang until somebody writes.
   file->buffered_fd_ = open_for_reading(path.c_str(), O_NONBLOCK);
-  if (file->buffered_fd_ < 0) base::fail(ErrorCode::io, "cannot open {}: {}", path, std::strerror(errno));
+  if (file->buffered_fd_ < 0) fail_open(path, errno);
   struct stat info {};
   if (fstat(file->buffered_fd_, &info) != 0) {
     base::fail(ErrorCode::io, "cannot examine {}: {}", path, std::strerror(errno));
@@ -155,6 +162,7 @@ std::unique_ptr<File> File::open(const std::string& path, bool want_direct) {
   if (end == 0)
     base::fail(ErrorCode::invalid_file, "cannot read {}: it is empty (was the download interrupted?)", path);
   file->size_bytes_ = static_cast<std::uint64_t>(end);
+  file->device_ = static_cast<std::uint64_t>(S_ISBLK(info.st_mode) ? info.st_rdev : info.st_dev);
 #ifdef POSIX_FADV_RANDOM
   // Read-ahead would fetch bytes nobody asked for; this runtime reads ahead itself.
   posix_fadvise(file->buffered_fd_, 0, 0, POSIX_FADV_RANDOM);
@@ -176,6 +184,8 @@ void File::open_direct() {
 #ifdef O_DIRECT
   direct_fd_ = open_for_reading(path_.c_str(), O_DIRECT);
   if (direct_fd_ < 0) {
+    // Not a refusal: reading through the page cache instead would only hide the cause.
+    if (errno == EMFILE || errno == ENFILE) fail_open(path_, errno);
     why_not_direct_ = fmt::format("the file system refuses O_DIRECT: {}", std::strerror(errno));
     return;
   }
@@ -217,6 +227,11 @@ bool File::probe_direct(std::uint32_t alignment) {
                                         std::strerror(static_cast<int>(-n)))
                           : fmt::format("a direct read of {} bytes returned {}", alignment, n);
   return false;
+}
+
+void File::widen_alignment(std::uint32_t alignment_bytes) {
+  SLUICE_CHECK(base::is_power_of_two(alignment_bytes) && alignment_bytes <= k_max_alignment_bytes);
+  alignment_bytes_ = std::max(alignment_bytes_, alignment_bytes);
 }
 
 void File::read(std::uint64_t offset, std::byte* out, std::uint64_t bytes,

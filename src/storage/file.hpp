@@ -9,7 +9,7 @@
 namespace sluice::storage {
 
 /// An open file, read only. Owns one buffered and, where the file system allows it, one O_DIRECT descriptor.
-/// Immutable after opening; reads through the descriptors are thread-safe.
+/// Immutable once it is read from; reads through the descriptors are thread-safe.
 class File {
  public:
   /// Throws Error(io) naming the path and the cause (missing, permission, a directory, ...). `want_direct`
@@ -28,6 +28,11 @@ class File {
   /// Offsets, lengths and addresses of direct reads must be multiples of this (from statx where the kernel
   /// tells, else 4096). A power of two between 512 and 1 MiB.
   std::uint32_t alignment_bytes() const noexcept { return alignment_bytes_; }
+  /// Makes alignment_bytes() at least this (a power of two up to 1 MiB), so that two copies of a file have the
+  /// same windows. Before the first read.
+  void widen_alignment(std::uint32_t alignment_bytes);
+  /// Equal for files of one file system (its device number): they share a drive.
+  std::uint64_t device() const noexcept { return device_; }
   /// Bytes that open() itself read, to find out whether direct reads work; 0 without O_DIRECT.
   std::uint64_t probe_bytes() const noexcept { return probe_bytes_; }
 
@@ -49,6 +54,7 @@ class File {
 
   std::string path_;
   std::uint64_t size_bytes_ = 0;
+  std::uint64_t device_ = 0;
   int buffered_fd_ = -1;
   int direct_fd_ = -1;
   std::uint32_t alignment_bytes_ = 4096;

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -53,6 +54,24 @@ TEST(FileOpen, NamesMissingPermission) {
   test::write_bytes(folder / "secret", "x", 1);
   ASSERT_EQ(chmod((folder / "secret").c_str(), 0), 0);
   EXPECT_THAT(open_error(folder / "secret"), HasSubstr("Permission denied"));
+}
+
+TEST(FileOpen, NamesTheLimitOfDescriptorsInsteadOfReadingThroughThePageCache) {
+  test::TempDir folder;
+  test::write_random_file(folder / "file", 8192);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int lowest = dup(STDERR_FILENO);
+  ASSERT_GE(lowest, 0);
+  close(lowest);
+  for (const int n_free : {0, 1}) {
+    rlimit low = before;
+    low.rlim_cur = static_cast<rlim_t>(lowest + n_free);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+    const std::string message = open_error(folder / "file");
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_THAT(message, HasSubstr("ulimit -n")) << n_free << " descriptors were free";
+  }
 }
 
 TEST(FileOpen, GivesDescriptorsThatBlockAndDoNotSurviveExec) {
