@@ -68,6 +68,8 @@ struct FaultPlan {
   };
   std::vector<Range> failing_ranges =
       {};  ///< Reads that touch one of these file offsets complete with -error (EIO).
+  /// Faults happen only to reads of descriptors for which this holds; empty: to all.
+  std::function<bool(int fd)> applies_to = {};
 };
 std::unique_ptr<Backend> make_fault_backend(std::unique_ptr<Backend> inner, const FaultPlan& plan);
 

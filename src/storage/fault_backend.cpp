@@ -57,6 +57,7 @@ class FaultBackend final : public Backend {
 
  private:
   bool happens(double rate) noexcept { return random_.uniform() < rate; }
+  bool applies_to(const ReadOp& op) const { return !plan_.applies_to || plan_.applies_to(op.fd); }
   struct Ended {
     std::size_t slot = 0;
     std::int64_t result = 0;
@@ -71,6 +72,7 @@ class FaultBackend final : public Backend {
     }
     if (happens(plan_.eintr_rate)) error = -EINTR;
     if (happens(plan_.eagain_rate)) error = -EAGAIN;
+    if (!applies_to(op)) error = 0;
     const std::size_t slot = free_.back();
     if (error == 0) {
       ReadOp inner_op = op;
@@ -84,7 +86,8 @@ class FaultBackend final : public Backend {
   }
 
   void end(std::size_t slot, std::int64_t result) {
-    ended_.push_back({slot, result, happens(plan_.delay_rate) ? plan_.delay_polls : 0});
+    const bool is_held = happens(plan_.delay_rate) && applies_to(ops_[slot]);
+    ended_.push_back({slot, result, is_held ? plan_.delay_polls : 0});
   }
 
   void collect(std::size_t min_count) {
@@ -99,7 +102,7 @@ class FaultBackend final : public Backend {
   // relies on it fails the comparison.
   std::int64_t shorten(const ReadOp& op, std::int64_t result) {
     const std::int64_t granularity = plan_.granularity_bytes;
-    if (!happens(plan_.short_read_rate) || result <= granularity) return result;
+    if (!happens(plan_.short_read_rate) || result <= granularity || !applies_to(op)) return result;
     const auto n_choices = static_cast<std::uint64_t>((result - 1) / granularity);
     const std::int64_t shortened = granularity * (1 + static_cast<std::int64_t>(random_.below(n_choices)));
     std::memset(op.destination + shortened, 0xdb, static_cast<std::size_t>(result - shortened));

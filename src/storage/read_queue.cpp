@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "base/check.hpp"
 #include "base/checked.hpp"
-#include "base/clock.hpp"
+#include "base/log.hpp"
+#include "storage/copy_choice.hpp"
 #include "storage/index_list.hpp"
 
 namespace sluice::storage {
@@ -47,6 +49,23 @@ struct Piece {
   std::uint32_t n_retries = 0;
   std::uint64_t offset = 0;
   std::uint64_t end = 0;
+  const File* file = nullptr;   ///< Which copy it is read from; null: not chosen yet.
+  std::uint32_t drive = 0;      ///< Of `file`.
+  std::uint64_t in_flight = 0;  ///< Bytes the backend was asked for.
+  bool was_tried = false;       ///< It stays with its copy,
+  bool has_failed = false;      ///< which is the second one it was tried with.
+};
+
+/// A drive that failed so often is left alone while there is another copy.
+constexpr std::uint64_t k_max_failed = 16;
+/// Shards may lie on many drives; more than these cost an allocation each.
+constexpr std::size_t k_expected_drives = 8;
+
+struct Drive {
+  DriveStatistics statistics;
+  bool is_copy = false;
+  DriveMeter meter;
+  std::uint64_t n_passed_over = 0;
 };
 
 }  // namespace
@@ -72,6 +91,7 @@ struct ReadQueue::State {
     for (std::uint32_t i = 0; i < pieces.size(); ++i) free_pieces.push_back(i);
     batch.reserve(backend->capacity());
     completions.resize(backend->capacity());
+    drives.reserve(k_expected_drives);
   }
 
   void add(const ReadRequest& ask);
@@ -83,6 +103,9 @@ struct ReadQueue::State {
   void reap(std::size_t min_count);
   void complete(const Completion& completion);
   void retry(std::uint32_t piece, int error_when_spent);
+  void fail_piece(std::uint32_t piece, int error);
+  void choose_file(Piece& piece);
+  std::uint32_t drive_of(const File& file, bool is_copy);
   void end_piece(std::uint32_t piece, int error);
   void finish(std::uint32_t request);
 
@@ -97,6 +120,8 @@ struct ReadQueue::State {
   Options options;
   IoStatistics statistics;
   std::uint64_t busy_since_ns = 0;  ///< 0 while nothing is in flight.
+  std::uint64_t now_ns = 0;         ///< Of the batch that is being gathered or the completions being taken.
+  std::vector<Drive> drives;
 
   std::vector<Request> requests;
   std::vector<Link> request_links;
@@ -142,10 +167,9 @@ void ReadQueue::State::add(const ReadRequest& ask) {
   }
   SLUICE_CHECK(ask.destination != nullptr);
   SLUICE_CHECK(reinterpret_cast<std::uintptr_t>(ask.destination) % alignment == 0);
+  SLUICE_CHECK(ask.copy == nullptr ||
+               (ask.copy->alignment_bytes() == alignment && ask.copy->size_bytes() == file.size_bytes()));
   request.window = read_window(ask.offset, ask.length, alignment);
-  if (!file.is_direct()) {
-    request.window.length = std::min(request.window.length, file.size_bytes() - request.window.offset);
-  }
   const std::uint64_t wanted = std::min<std::uint64_t>(options.piece_bytes, k_max_piece_bytes);
   request.piece_bytes = std::max<std::uint64_t>(base::align_down(wanted, alignment), alignment);
   request.next_offset = request.window.offset;
@@ -157,6 +181,7 @@ void ReadQueue::State::fill() {
   for (;;) {
     batch.clear();
     const std::size_t room = backend->capacity() - backend->in_flight();
+    now_ns = 0;
     while (batch.size() < room && gather_one()) {
     }
     if (batch.empty()) return;
@@ -164,9 +189,11 @@ void ReadQueue::State::fill() {
     const std::size_t n = backend->submit(batch);
     SLUICE_CHECK(n <= batch.size() && (n != 0 || !was_idle));
     statistics.n_reads += n;
-    if (was_idle) busy_since_ns = base::now_ns();
+    if (was_idle) busy_since_ns = now_ns;
     for (std::size_t i = batch.size(); i > n; --i) {
       const auto piece = static_cast<std::uint32_t>(batch[i - 1].tag);
+      drives[pieces[piece].drive].meter.retract(pieces[piece].in_flight);
+      if (!pieces[piece].was_tried) pieces[piece].file = nullptr;
       ready(requests[pieces[piece].request].ask.priority).push_front(piece);
     }
     if (n < batch.size() || n == room) return;
@@ -198,7 +225,10 @@ bool ReadQueue::State::gather_unsplit(Priority priority) {
   const std::uint64_t window_end = request.window.offset + request.window.length;
   const std::uint64_t end =
       request.next_offset + std::min(request.piece_bytes, window_end - request.next_offset);
-  pieces[piece] = {index, 0, request.next_offset, end};
+  pieces[piece] = Piece{};
+  pieces[piece].request = index;
+  pieces[piece].offset = request.next_offset;
+  pieces[piece].end = end;
   request.next_offset = end;
   request.n_pieces += 1;
   if (!request.is_unsplit()) unsplit(priority).remove(index);
@@ -206,22 +236,59 @@ bool ReadQueue::State::gather_unsplit(Priority priority) {
   return true;
 }
 
-void ReadQueue::State::gather(std::uint32_t piece) {
-  const Piece& at = pieces[piece];
-  const ReadRequest& ask = requests[at.request].ask;
-  const int fd = ask.file->is_direct() ? ask.file->direct_fd() : ask.file->buffered_fd();
-  std::byte* const destination = ask.destination + (at.offset - requests[at.request].window.offset);
-  batch.push_back({fd, at.offset, static_cast<std::uint32_t>(at.end - at.offset), destination, piece});
+void ReadQueue::State::gather(std::uint32_t index) {
+  Piece& piece = pieces[index];
+  const Request& request = requests[piece.request];
+  if (now_ns == 0) now_ns = options.clock();
+  if (piece.file == nullptr) choose_file(piece);
+  const File& file = *piece.file;
+  piece.in_flight = piece.end - piece.offset;
+  if (!file.is_direct()) piece.in_flight = std::min(piece.in_flight, file.size_bytes() - piece.offset);
+  drives[piece.drive].meter.start(piece.in_flight, now_ns);
+  const int fd = file.is_direct() ? file.direct_fd() : file.buffered_fd();
+  std::byte* const destination = request.ask.destination + (piece.offset - request.window.offset);
+  batch.push_back({fd, piece.offset, static_cast<std::uint32_t>(piece.in_flight), destination, index});
+}
+
+std::uint32_t ReadQueue::State::drive_of(const File& file, bool is_copy) {
+  for (std::uint32_t i = 0; i < drives.size(); ++i) {
+    if (drives[i].is_copy == is_copy && drives[i].statistics.file->device() == file.device()) return i;
+  }
+  drives.push_back({});
+  drives.back().statistics.file = &file;
+  drives.back().is_copy = is_copy;
+  return static_cast<std::uint32_t>(drives.size() - 1);
+}
+
+void ReadQueue::State::choose_file(Piece& piece) {
+  const ReadRequest& ask = requests[piece.request].ask;
+  piece.file = ask.file;
+  piece.drive = drive_of(*ask.file, false);
+  if (ask.copy == nullptr) return;
+  const std::uint32_t other = drive_of(*ask.copy, true);
+  const auto state_of = [this](const Drive& drive) {
+    return CopyState{drive.meter.outstanding_bytes(), drive.meter.bytes_per_second(), drive.n_passed_over,
+                     drive.statistics.n_failed >= k_max_failed};
+  };
+  std::uint32_t passed_over = other;
+  if (choose_copy(state_of(drives[piece.drive]), state_of(drives[other]), piece.end - piece.offset) == 1) {
+    passed_over = piece.drive;
+    piece.file = ask.copy;
+    piece.drive = other;
+  }
+  drives[piece.drive].n_passed_over = 0;
+  ++drives[passed_over].n_passed_over;
 }
 
 void ReadQueue::State::reap(std::size_t min_count) {
   if (backend->in_flight() == 0) return;
-  const std::uint64_t begin_ns = min_count != 0 ? base::now_ns() : 0;
+  const std::uint64_t begin_ns = min_count != 0 ? options.clock() : 0;
   const std::size_t n = backend->wait(completions, min_count);
-  const std::uint64_t end_ns = min_count != 0 || backend->in_flight() == 0 ? base::now_ns() : 0;
-  if (min_count != 0) statistics.wait_ns += end_ns - begin_ns;
+  if (n == 0 && min_count == 0) return;
+  now_ns = options.clock();
+  if (min_count != 0) statistics.wait_ns += now_ns - begin_ns;
   if (backend->in_flight() == 0) {
-    statistics.busy_ns += end_ns - busy_since_ns;
+    statistics.busy_ns += now_ns - busy_since_ns;
     busy_since_ns = 0;
   }
   for (std::size_t i = 0; i < n; ++i) complete(completions[i]);
@@ -232,21 +299,24 @@ void ReadQueue::State::complete(const Completion& completion) {
   SLUICE_CHECK(index < pieces.size() && pieces[index].request != k_no_index);
   Piece& piece = pieces[index];
   const Request& request = requests[piece.request];
+  const File& file = *piece.file;
+  const bool is_direct = file.is_direct();
+  const auto got = static_cast<std::uint64_t>(std::max<std::int64_t>(completion.result, 0));
+  SLUICE_CHECK(got <= piece.in_flight);
+  // The drive delivers the block a file ends in whole; the kernel counts it so and cuts it afterwards.
+  const std::uint64_t delivered = is_direct ? base::align_up(got, file.alignment_bytes()) : got;
+  statistics.read_bytes += delivered;
+  drives[piece.drive].meter.finish(piece.in_flight, delivered, now_ns);
+  piece.was_tried = true;
   if (completion.result < 0) {
     const auto error = static_cast<int>(-completion.result);
     if (is_transient(error)) {
       retry(index, error);
     } else {
-      end_piece(index, error);
+      fail_piece(index, error);
     }
     return;
   }
-  const auto got = static_cast<std::uint64_t>(completion.result);
-  SLUICE_CHECK(got <= piece.end - piece.offset);
-  const File& file = *request.ask.file;
-  const bool is_direct = file.is_direct();
-  // The drive delivers the block a file ends in whole; the kernel counts it so and cuts it afterwards.
-  statistics.read_bytes += is_direct ? base::align_up(got, file.alignment_bytes()) : got;
   const std::uint64_t reached = piece.offset + got;
   // Only the wanted bytes must arrive: the window's edges may lie beyond the end of the file.
   if (reached >= std::min(piece.end, request.ask.offset + request.ask.length)) {
@@ -254,7 +324,7 @@ void ReadQueue::State::complete(const Completion& completion) {
     return;
   }
   if (got == 0) {
-    end_piece(index, ENODATA);  // The file is shorter than when it was opened.
+    fail_piece(index, ENODATA);  // The file is shorter than when it was opened.
     return;
   }
   // A direct read goes on at a block; what was read of a partial one is read again.
@@ -271,12 +341,40 @@ void ReadQueue::State::complete(const Completion& completion) {
 void ReadQueue::State::retry(std::uint32_t index, int error_when_spent) {
   Piece& piece = pieces[index];
   if (piece.n_retries == k_max_retries) {
-    end_piece(index, error_when_spent);
+    fail_piece(index, error_when_spent);
     return;
   }
   piece.n_retries += 1;
   statistics.n_retries += 1;
   ready(requests[piece.request].ask.priority).push_back(index);
+}
+
+// A piece that failed for good is tried once more, from the other copy.
+void ReadQueue::State::fail_piece(std::uint32_t index, int error) {
+  Piece& piece = pieces[index];
+  const ReadRequest& ask = requests[piece.request].ask;
+  if (ask.copy == nullptr || piece.has_failed || requests[piece.request].error != 0) {
+    end_piece(index, error);
+    return;
+  }
+  const File& bad = *piece.file;
+  const File& good = piece.file == ask.file ? *ask.copy : *ask.file;
+  const std::uint64_t n_failed = ++drives[piece.drive].statistics.n_failed;
+  if (n_failed == 1) {
+    base::warn("{}: a read at offset {} failed: {}; {} is read instead (check the drive)", bad.path(),
+               piece.offset, std::strerror(error), good.path());
+  } else if (n_failed == k_max_failed) {
+    base::warn("{}: {} reads failed; its drive is left alone where there is another copy", bad.path(),
+               n_failed);
+  }
+  // After a short buffered read the rest may begin inside a block.
+  piece.offset = base::align_down(piece.offset, good.alignment_bytes());
+  piece.n_retries = 0;
+  piece.has_failed = true;
+  piece.file = &good;
+  piece.drive = drive_of(good, &good == ask.copy);
+  statistics.n_retries += 1;
+  ready(ask.priority).push_back(index);
 }
 
 void ReadQueue::State::end_piece(std::uint32_t index, int error) {
@@ -306,12 +404,13 @@ void ReadQueue::State::finish(std::uint32_t index) {
   request.is_pending = false;
   finished.push_back(index);
 #ifdef POSIX_FADV_DONTNEED
-  const File& file = *request.ask.file;
-  if (options.drop_page_cache && !file.is_direct() && request.window.length != 0) {
+  for (const File* file : {request.ask.file, request.ask.copy}) {
+    if (file == nullptr || !options.drop_page_cache || file->is_direct() || request.window.length == 0)
+      continue;
     // Only whole pages are dropped.
     const std::uint64_t begin = base::align_down(request.window.offset, k_page_bytes);
     const std::uint64_t end = base::align_up(request.window.offset + request.window.length, k_page_bytes);
-    posix_fadvise(file.buffered_fd(), static_cast<off_t>(begin), static_cast<off_t>(end - begin),
+    posix_fadvise(file->buffered_fd(), static_cast<off_t>(begin), static_cast<off_t>(end - begin),
                   POSIX_FADV_DONTNEED);
   }
 #endif
@@ -396,6 +495,15 @@ std::size_t ReadQueue::n_pending() const noexcept {
 }
 const IoStatistics& ReadQueue::statistics() const noexcept {
   return state_->statistics;
+}
+std::vector<DriveStatistics> ReadQueue::drives() const {
+  std::vector<DriveStatistics> all;
+  for (const Drive& drive : state_->drives) {
+    all.push_back(drive.statistics);
+    all.back().read_bytes = drive.meter.read_bytes();
+    all.back().busy_ns = drive.meter.busy_ns();
+  }
+  return all;
 }
 const Backend& ReadQueue::backend() const noexcept {
   return *state_->backend;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "storage/backend.hpp"
 #include "storage/file.hpp"
 
@@ -25,6 +26,9 @@ struct ReadRequest {
   std::byte* destination = nullptr;  ///< Aligned to file->alignment_bytes(); room for window_bytes().
   std::uint64_t id = 0;              ///< Chosen by the caller, given back by wait().
   Priority priority = Priority::demand;
+  /// Another copy of `file`, with the same size and alignment_bytes(), or null. Each piece is read from the one
+  /// that will probably have it first (choose_copy()), and from the other when that fails.
+  const File* copy = nullptr;
 };
 
 /// The aligned window that encloses [offset, offset + length), cut at nothing: the last block may pass the
@@ -51,6 +55,14 @@ struct IoStatistics {
   std::uint64_t wait_ns = 0;          ///< Time the caller was blocked in wait().
 };
 
+/// What was read from one drive (one File::device()); copies count apart.
+struct DriveStatistics {
+  const File* file = nullptr;    ///< The first that was read from it.
+  std::uint64_t read_bytes = 0;  ///< As in IoStatistics.
+  std::uint64_t busy_ns = 0;     ///< Time with a read of this drive in flight.
+  std::uint64_t n_failed = 0;    ///< Reads that failed for good and were done from another copy.
+};
+
 /// Splits requests into pieces, keeps the backend's queue full with demand before speculation, continues
 /// short reads, retries EINTR/EAGAIN (bounded), and reports whole requests. Bounded: at most `max_requests`
 /// at once. Single-threaded.
@@ -61,6 +73,8 @@ class ReadQueue {
     std::size_t max_requests = 1024;
     /// After a buffered read, drops its window from the page cache, which a memory cgroup counts as ours.
     bool drop_page_cache = true;
+    /// Nanoseconds; tests have a clock of their own.
+    std::uint64_t (*clock)() noexcept = base::now_ns;
   };
   ReadQueue(std::unique_ptr<Backend> backend, const Options& options);
   ~ReadQueue();  ///< Waits for reads in flight: their buffers must outlive the queue.
@@ -77,6 +91,8 @@ class ReadQueue {
 
   std::size_t n_pending() const noexcept;  ///< Requests submitted and not yet reported.
   const IoStatistics& statistics() const noexcept;
+  /// In the order in which they were first read; valid until the next call of anything else.
+  std::vector<DriveStatistics> drives() const;
   const Backend& backend() const noexcept;
 
  private:
