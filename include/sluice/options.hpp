@@ -31,6 +31,10 @@ struct OpenOptions {
   /// Reads the experts that the next layer will probably use while the drive is idle.
   bool look_ahead = true;
   IoBackend io = IoBackend::automatic;
+  /// Another copy of the model's file (of a split one: any shard) on another drive; empty: none. Reads are
+  /// divided between the drives by their speed, and what one fails to read is read from the other. Its header
+  /// must be the same, byte for byte.
+  std::filesystem::path second_copy;
   /// Overrides the file's tokenizer.ggml.pre.
   std::string pre_tokenizer;
   /// Gets the experts that each pass used; not for dense models. Its buffer is part of the plan.

@@ -11,6 +11,7 @@
 
 #include "sluice/machine.hpp"
 #include "sluice/options.hpp"
+#include "sluice/stats.hpp"
 
 namespace sluice {
 
@@ -115,6 +116,10 @@ using ProfileWarning = std::function<void(const std::string& text)>;
 /// options name.
 Profile load_profile(const ProfileOptions& options, const std::filesystem::path& folder,
                      std::int64_t max_age_seconds, const ProfileWarning& warn = {});
+
+/// Fills in what is kept of the drives in the statistics, however old, when they were measured with the same
+/// `io`. Reads only small files; drives without a usable one stay as they are.
+void add_profiled_rates(Stats& stats, IoBackend io, const std::filesystem::path& folder);
 
 /// Keeps every part without caveat, each in a file of its own that replaces an earlier one at once. Creates
 /// the folder. Throws Error(io) when it cannot be written.

@@ -20,6 +20,21 @@ struct GuessStats {
   std::uint64_t n_accepted = 0;  ///< Were right and stayed in the text.
 };
 
+/// What was read from one of the drives that hold the model; the second copy counts apart.
+struct DriveStats {
+  std::string file;                   ///< The first of the model's files there.
+  std::uint64_t unit_read_bytes = 0;  ///< As in Stats.
+  std::uint64_t busy_ns = 0;          ///< Time with a unit read of this drive in flight.
+  std::uint64_t n_failed_reads = 0;   ///< Which were done from the second copy instead.
+  /// The best rate of random reads that an earlier profile found, and when (seconds since 1970); 0: not
+  /// known. See add_profiled_rates() in sluice/profile.hpp.
+  double profiled_bytes_per_second = 0;
+  std::int64_t profiled_at = 0;
+  double read_rate() const noexcept {
+    return busy_ns == 0 ? 0.0 : static_cast<double>(unit_read_bytes) * 1e9 / static_cast<double>(busy_ns);
+  }
+};
+
 /// Counters of one open model since it was opened. Bytes, nanoseconds, tokens.
 struct Stats {
   // Memory, as the kernel counts it and as planned.
@@ -68,6 +83,7 @@ struct Stats {
   /// Time with such a read in flight; counted for experts and for streamed blocks on their own.
   std::uint64_t io_busy_ns = 0;
   std::uint64_t stall_ns = 0;          ///< Time the computation waited for a unit.
+  std::vector<DriveStats> drives;      ///< Those that were read from while or after loading.
   double read_rate() const noexcept {  ///< Bytes per second while busy.
     return io_busy_ns == 0 ? 0.0
                            : static_cast<double>(unit_read_bytes) * 1e9 / static_cast<double>(io_busy_ns);

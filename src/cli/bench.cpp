@@ -12,6 +12,7 @@
 #include "cli/commands.hpp"
 #include "cli/json.hpp"
 #include "cli/models.hpp"
+#include "cli/profile.hpp"
 #include "cli/signals.hpp"
 
 namespace sluice::cli {
@@ -161,7 +162,7 @@ void run_tests(const std::filesystem::path& path, const BenchCommand& command, c
   for (BenchTest& test : report.tests) bench.measure(test);
   report.info = model.info();
   report.plan = model.plan();
-  report.stats = model.stats();
+  report.stats = profiled_stats(model, options.io);
 }
 
 }  // namespace

@@ -115,6 +115,19 @@ Json stats_json(const Stats& stats) {
       {"n_threads", stats.n_threads},
       {"isa", stats.isa},
   });
+  Json drives = Json::array();
+  for (const DriveStats& drive : stats.drives) {
+    const bool is_profiled = drive.profiled_bytes_per_second > 0;
+    drives.push_back(
+        {{"file", drive.file},
+         {"unit_read_bytes", drive.unit_read_bytes},
+         {"busy_ns", drive.busy_ns},
+         {"read_bytes_per_second", drive.read_rate()},
+         {"n_failed_reads", drive.n_failed_reads},
+         {"profiled_bytes_per_second", is_profiled ? Json(drive.profiled_bytes_per_second) : Json(nullptr)},
+         {"profiled_at", is_profiled ? Json(drive.profiled_at) : Json(nullptr)}});
+  }
+  json["drives"] = std::move(drives);
   return json;
 }
 

@@ -319,6 +319,9 @@ class Parser {
     one_of(app, "--look-ahead", open.look_ahead, {{"on", true}, {"off", false}},
            "Read what the next layer will probably use while the drive is idle (default: on)", group);
     add_io(app, open.io, group);
+    is_file(app.add_option("--second-copy", open.second_copy,
+                           "Another copy of MODEL on another drive, to read from both"))
+        ->group(group);
     app.add_option("--pre-tokenizer", open.pre_tokenizer, "Override the file's pre-tokenizer")
         ->type_name("NAME")
         ->group(group);

@@ -7,6 +7,7 @@
 #include "cli/input.hpp"
 #include "cli/json.hpp"
 #include "cli/models.hpp"
+#include "cli/profile.hpp"
 #include "cli/signals.hpp"
 #include "cli/stats_table.hpp"
 #include "sluice/model.hpp"
@@ -33,15 +34,16 @@ int perplexity(const PerplexityCommand& command, Output& output) {
                                      so_far.perplexity));
       });
 
+  const Stats stats = profiled_stats(model, command.open.io);
   if (command.json) {
-    output.write(perplexity_json(model.info(), result, command.options.n_ctx, model.plan(), model.stats()));
+    output.write(perplexity_json(model.info(), result, command.options.n_ctx, model.plan(), stats));
   } else {
     output.write(fmt::format("perplexity {:.4f} +/- {:.4f} ({} tokens scored in {} windows of {})\n",
                              result.perplexity, result.std_error, result.n_scored, result.n_chunks,
                              command.options.n_ctx));
   }
-  if (!command.stats.empty()) print_error_text(stats_table(model.plan(), model.stats()));
-  if (command.stats == "full") print_error_text(layer_table(model.stats()));
+  if (!command.stats.empty()) print_error_text(stats_table(model.plan(), stats));
+  if (command.stats == "full") print_error_text(layer_table(stats));
   return exit_status(output);
 }
 

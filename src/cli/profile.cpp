@@ -20,6 +20,12 @@ void warn(const std::string& text) {
 
 }  // namespace
 
+Stats profiled_stats(const Model& model, IoBackend io) {
+  Stats stats = model.stats();
+  add_profiled_rates(stats, io, profile_folder());
+  return stats;
+}
+
 int profile(const ProfileCommand& command, Output& output) {
   catch_stop_signals();
   ProfileOptions options = command.options;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "sluice/model.hpp"
 #include "sluice/profile.hpp"
 
 namespace sluice::cli {
@@ -17,6 +18,8 @@ struct ProfileReport {
 
 /// "just now", "12 minutes ago", "3 days ago".
 std::string age_text(std::int64_t measured_at, std::int64_t now);
+/// The statistics of a model, with what is kept of its drives (add_profiled_rates()).
+Stats profiled_stats(const Model& model, IoBackend io);
 /// The report for people.
 std::string profile_table(const ProfileReport& report);
 

@@ -10,6 +10,7 @@
 #include "cli/input.hpp"
 #include "cli/json.hpp"
 #include "cli/models.hpp"
+#include "cli/profile.hpp"
 #include "cli/signals.hpp"
 #include "cli/speculation.hpp"
 #include "cli/stats_table.hpp"
@@ -62,10 +63,10 @@ void describe_model(const Model& model) {
   print_error_text(plan_table(model.plan()));
 }
 
-void print_stats(const Model& model, bool full) {
-  const Stats stats = model.stats();
+void print_stats(const RunCommand& command, const Model& model) {
+  const Stats stats = profiled_stats(model, command.open.io);
   print_error_text(stats_table(model.plan(), stats));
-  if (full) print_error_text(layer_table(stats));
+  if (command.stats == "full") print_error_text(layer_table(stats));
 }
 
 void note_plain_form(const Conversation& conversation) {
@@ -93,10 +94,11 @@ int run_prompt(const RunCommand& command, Model& model, const GenerateOptions& o
     generation = generate(model, sequence, raw_prompt(model.tokenizer(), text), options, on_text);
   }
   if (command.json)
-    output.write(run_json(model.info(), generation, options.sampler.seed, model.plan(), model.stats()));
+    output.write(run_json(model.info(), generation, options.sampler.seed, model.plan(),
+                          profiled_stats(model, command.open.io)));
   output.end_line();
   note_full_context(model, generation);
-  if (!command.stats.empty()) print_stats(model, command.stats == "full");
+  if (!command.stats.empty()) print_stats(command, model);
   return exit_status(output);
 }
 
@@ -116,7 +118,7 @@ bool chat_turn(const RunCommand& command, Model& model, Conversation& conversati
     const char* cure = error.code() == ErrorCode::context_full ? "; /reset begins anew" : "";
     print_error_text(fmt::format("sluice: error: {}{}\n", error.what(), cure));
   }
-  if (!command.stats.empty()) print_stats(model, command.stats == "full");
+  if (!command.stats.empty()) print_stats(command, model);
   if (stop_signal() != 0 && !stopped_by_keyboard()) return false;
   clear_stop_signal();
   output.resume();
@@ -141,7 +143,7 @@ int run_chat(const RunCommand& command, Model& model, const GenerateOptions& opt
     if (*line == "/reset") {
       conversation.reset();
     } else if (*line == "/stats") {
-      print_stats(model, command.stats == "full");
+      print_stats(command, model);
     } else if (line->starts_with("/")) {
       print_error_text("sluice: commands are /exit, /reset and /stats\n");
     } else if (!chat_turn(command, model, conversation, *line, options, output)) {

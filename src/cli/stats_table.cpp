@@ -3,8 +3,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <ctime>
 
 #include "base/units.hpp"
+#include "cli/output.hpp"
+#include "cli/profile.hpp"
 
 namespace sluice::cli {
 namespace {
@@ -69,6 +72,32 @@ void add_memory(Table& table, const Plan& plan, const Stats& stats) {
   add_units(table, plan);
 }
 
+/// "; 72 % of the 6.40 GB/s profiled 3 days ago", or nothing.
+std::string profile_note(const DriveStats& drive) {
+  if (drive.profiled_bytes_per_second <= 0 || drive.busy_ns == 0) return {};
+  return fmt::format("; {:.0f} % of the {:.2f} GB/s profiled {}",
+                     100 * drive.read_rate() / drive.profiled_bytes_per_second,
+                     drive.profiled_bytes_per_second / 1e9, age_text(drive.profiled_at, std::time(nullptr)));
+}
+
+void add_read_rate(Table& table, const Stats& stats) {
+  const auto text = [](std::uint64_t busy_ns, double rate) {
+    return busy_ns == 0 ? "-" : fmt::format("{:.2f} GB/s", rate / 1e9);
+  };
+  table.row("read rate", text(stats.io_busy_ns, stats.read_rate()),
+            fmt::format("{} with a read in flight{}", seconds(stats.io_busy_ns),
+                        stats.drives.size() == 1 ? profile_note(stats.drives.front()) : std::string()));
+  if (stats.drives.size() < 2) return;
+  for (std::size_t i = 0; i < stats.drives.size(); ++i) {
+    const DriveStats& drive = stats.drives[i];
+    std::string note = fmt::format("{} in {}{}", format_bytes(drive.unit_read_bytes), seconds(drive.busy_ns),
+                                   profile_note(drive));
+    if (drive.n_failed_reads != 0) note += fmt::format("; {} reads failed", drive.n_failed_reads);
+    table.row(fmt::format("  drive {}", i + 1), text(drive.busy_ns, drive.read_rate()),
+              fmt::format("{}; {}", note, printable(drive.file)));
+  }
+}
+
 void add_drive(Table& table, const Stats& stats) {
   table.heading("drive");
   table.row("hit rate", stats.n_wanted() == 0 ? "-" : fmt::format("{:.1f} %", 100.0 * stats.hit_rate()),
@@ -77,6 +106,10 @@ void add_drive(Table& table, const Stats& stats) {
     table.row("look-ahead", percent(stats.n_ahead_used, stats.n_ahead),
               fmt::format("of {} experts read ahead were used next, {} never", stats.n_ahead,
                           stats.n_ahead_wasted));
+  }
+  if (stats.n_preloaded != 0) {
+    table.row("preloaded", fmt::format("{}", stats.n_preloaded),
+              "experts that earlier runs used most, read before they were wanted");
   }
   table.row("read", format_bytes(stats.read_bytes()),
             fmt::format("{} to open, {} of streamed weights, {} reads, {} retries",
@@ -87,8 +120,7 @@ void add_drive(Table& table, const Stats& stats) {
   } else {
     table.row("kernel's count", "-", "not available here");
   }
-  table.row("read rate", stats.io_busy_ns == 0 ? "-" : fmt::format("{:.2f} GB/s", stats.read_rate() / 1e9),
-            fmt::format("{} with a read in flight", seconds(stats.io_busy_ns)));
+  add_read_rate(table, stats);
   table.row("stall", seconds(stats.stall_ns),
             percent(stats.stall_ns, stats.prefill_ns + stats.decode_ns) + " of the time spent computing");
   table.row("backend", "", stats.io_backend);

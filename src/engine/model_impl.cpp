@@ -109,6 +109,7 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
 
   std::unique_ptr<storage::Backend> backend = make_backend(options.io, &impl->io_description);
   impl->io_description += ", " + describe_direct(parts.shards);
+  if (!parts.copies.empty()) impl->io_description += "; second copy: " + describe_direct(parts.copies);
   if (hooks.wrap_backend) backend = hooks.wrap_backend(std::move(backend));
   auto queue = std::make_unique<storage::ReadQueue>(std::move(backend), storage::ReadQueue::Options{});
   // Queues of their own: whoever waits for the one is not held up by the other, and ids do not mix.
@@ -142,7 +143,8 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
   }
   impl->placement = residency::make_plan(facts, machine, options);
   impl->plan = impl->placement.plan;
-  impl->store = std::make_unique<residency::WeightStore>(std::move(parts.shards), std::move(queue));
+  impl->store = std::make_unique<residency::WeightStore>(std::move(parts.shards), std::move(queue),
+                                                         std::move(parts.copies));
   std::vector<const gguf::TensorInfo*> pinned = parts.tensors.pinned();
   std::vector<const gguf::TensorInfo*> streamed;
   const std::vector<model::ModelTensors::Block> blocks = parts.tensors.blocks();
@@ -161,6 +163,7 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
   impl->load_read_bytes =
       header_bytes + parts.probe_read_bytes + impl->store->queue().statistics().read_bytes;
   impl->io_before = impl->store->queue().statistics();
+  impl->drives_before = impl->store->queue().drives();
 
   if (!streamed.empty()) {
     storage::ReadQueue::Options queue_options;
@@ -350,6 +353,33 @@ void Model::Impl::run_pass(const LogitsSink& sink, bool is_decode, std::size_t n
   }
 }
 
+namespace {
+
+/// Adds what one queue read since `before`, its drives at an earlier moment, to the drives of all queues.
+void add_drives(std::vector<storage::DriveStatistics>& all,
+                const std::vector<storage::DriveStatistics>& drives,
+                const std::vector<storage::DriveStatistics>& before = {}) {
+  for (std::size_t i = 0; i < drives.size(); ++i) {
+    storage::DriveStatistics counted = drives[i];
+    if (i < before.size()) {
+      counted.read_bytes -= before[i].read_bytes;
+      counted.busy_ns -= before[i].busy_ns;
+    }
+    const auto same = std::find_if(all.begin(), all.end(), [&](const storage::DriveStatistics& other) {
+      return other.is_copy == counted.is_copy && other.file->device() == counted.file->device();
+    });
+    if (same == all.end()) {
+      all.push_back(counted);
+      continue;
+    }
+    same->read_bytes += counted.read_bytes;
+    same->busy_ns += counted.busy_ns;
+    same->n_failed += counted.n_failed;
+  }
+}
+
+}  // namespace
+
 Stats Model::Impl::stats() const {
   Stats stats;
   const platform::ProcessMemory memory = platform::read_process_memory();
@@ -389,6 +419,8 @@ Stats Model::Impl::stats() const {
   stats.n_reads = io.n_reads;
   stats.n_read_retries = io.n_retries;
   stats.io_busy_ns = io.busy_ns - io_before.busy_ns;
+  std::vector<storage::DriveStatistics> drives;
+  add_drives(drives, store->queue().drives(), drives_before);
   const auto add_io = [&stats](const storage::IoStatistics& other) {
     stats.unit_read_bytes += other.read_bytes;
     stats.n_reads += other.n_reads;
@@ -398,10 +430,16 @@ Stats Model::Impl::stats() const {
   if (blocks != nullptr) {
     blocks->settle();
     add_io(blocks->io_statistics());
+    add_drives(drives, blocks->drive_statistics());
     stats.ring_bytes = blocks->ring_bytes();
     stats.stall_ns += blocks->statistics().stall_ns;
   }
-  if (embeddings != nullptr) add_io(embeddings->io_statistics());
+  if (embeddings != nullptr) {
+    add_io(embeddings->io_statistics());
+    add_drives(drives, embeddings->drive_statistics());
+  }
+  for (const storage::DriveStatistics& drive : drives)
+    stats.drives.push_back({drive.file->path(), drive.read_bytes, drive.busy_ns, drive.n_failed});
   if (const auto now = platform::read_storage_bytes(); now && kernel_bytes_before) {
     stats.kernel_read_known = true;
     stats.kernel_read_bytes = *now - *kernel_bytes_before;

@@ -58,6 +58,7 @@ struct Model::Impl {
   std::function<platform::MemoryLimits()> memory_limits;
   std::uint64_t govern_interval_ns = 0, governed_ns = 0;
   storage::IoStatistics io_before;  ///< The queue's statistics after loading.
+  std::vector<storage::DriveStatistics> drives_before;
   const std::atomic<bool>* cancel = nullptr;
   std::uint32_t n_sequences = 0;
   std::uint64_t n_prefill_tokens = 0, prefill_ns = 0, n_decode_tokens = 0, decode_ns = 0;

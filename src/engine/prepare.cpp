@@ -6,6 +6,7 @@
 #include "base/error.hpp"
 #include "base/thread_pool.hpp"
 #include "base/units.hpp"
+#include "engine/second_copy.hpp"
 #include "model/architecture.hpp"
 #include "model/forward.hpp"
 #include "platform/cpu_features.hpp"
@@ -69,6 +70,10 @@ std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& optio
   for (const gguf::ShardInfo& shard : prepared->file.shards) {
     prepared->shards.push_back(storage::File::open(shard.path, true));
     prepared->probe_read_bytes += prepared->shards.back()->probe_bytes();
+  }
+  if (!options.second_copy.empty()) {
+    prepared->copies =
+        open_second_copy(prepared->file, prepared->shards, options.second_copy, &prepared->probe_read_bytes);
   }
   prepared->units = residency::map_units(prepared->file, params.n_layers, params.n_experts, params.n_embd,
                                          params.n_ff_expert, widest_alignment(prepared->shards));

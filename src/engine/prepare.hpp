@@ -27,8 +27,9 @@ struct Prepared {
   std::unique_ptr<tokenizer::Tokenizer> tokenizer;  ///< Null when the file has no vocabulary.
   std::string chat_template;
   std::vector<std::unique_ptr<storage::File>> shards;
+  std::vector<std::unique_ptr<storage::File>> copies;  ///< Of the shards; empty without a second copy.
   residency::UnitMap units;
-  std::uint64_t probe_read_bytes = 0;  ///< Read to find out whether direct reads work.
+  std::uint64_t probe_read_bytes = 0;  ///< Read to find out whether direct reads work, and to compare copies.
 };
 
 /// Parses the header of a model given by any shard; reads nothing else. Adds the bytes read to *read_bytes.

@@ -65,16 +65,6 @@ std::vector<fs::path> files_of(const fs::path& path) {
   return files;
 }
 
-DriveInfo drive_of(const fs::path& file) {
-  std::error_code error;
-  const fs::path real = fs::canonical(file, error);
-  if (error) base::fail(ErrorCode::io, "cannot find {}: {}", file.string(), error.message());
-  platform::DriveFacts facts = platform::read_drive_facts(real.string());
-  return {std::move(facts.name),        std::move(facts.model), std::move(facts.serial),
-          std::move(facts.file_system), facts.is_rotational,    facts.size_bytes,
-          std::move(facts.members)};
-}
-
 std::string caveat_of(const fs::path& file, std::uint64_t bytes) {
   if (bytes < k_min_profile_file_bytes) {
     return fmt::format("the file has {}, and random reads of less than {} tell more about caches",
@@ -101,6 +91,16 @@ std::unique_ptr<storage::Backend> make_backend(IoBackend io) {
 }
 
 }  // namespace
+
+DriveInfo drive_of(const fs::path& file) {
+  std::error_code error;
+  const fs::path real = fs::canonical(file, error);
+  if (error) base::fail(ErrorCode::io, "cannot find {}: {}", file.string(), error.message());
+  platform::DriveFacts facts = platform::read_drive_facts(real.string());
+  return {std::move(facts.name),        std::move(facts.model), std::move(facts.serial),
+          std::move(facts.file_system), facts.is_rotational,    facts.size_bytes,
+          std::move(facts.members)};
+}
 
 std::vector<DriveProfile> find_drives(const ProfileOptions& options) {
   std::vector<DriveProfile> drives;

@@ -14,4 +14,7 @@ std::vector<DriveProfile> find_drives(const ProfileOptions& options);
 /// Measures one of those. Keeps its caveat and adds what is found out by reading.
 void measure_drive(DriveProfile& drive, double seconds, const std::atomic<bool>* cancel);
 
+/// The drive that holds a file. Throws Error(io) when the file is not there.
+DriveInfo drive_of(const std::filesystem::path& file);
+
 }  // namespace sluice::engine

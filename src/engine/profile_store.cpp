@@ -200,6 +200,20 @@ void read_or_warn(const fs::path& path, const ProfileWarning& warn, Read&& read)
   }
 }
 
+/// Whether something usable is kept of profile.drive; then `profile` has it.
+bool load_drive(const MachineInfo& machine, const fs::path& folder, std::int64_t max_age_seconds,
+                const ProfileWarning& warn, DriveProfile& profile) {
+  const Json key = drive_key(machine, profile);
+  const fs::path path = file_of(folder, "drive", key);
+  bool is_kept = false;
+  read_or_warn(path, warn, [&] {
+    const auto json = read_file(path, "drive", key, max_age_seconds);
+    if (json) read_drive(*json, profile);
+    is_kept = json.has_value();
+  });
+  return is_kept;
+}
+
 }  // namespace
 
 fs::path profile_folder() {
@@ -226,16 +240,26 @@ Profile load_profile(const ProfileOptions& options, const fs::path& folder, std:
       profile.machine = machine_of(*json, machine);
   });
   for (DriveProfile& drive : engine::find_drives(options)) {
-    const Json drive_id = drive_key(machine, drive);
-    const fs::path file = file_of(folder, "drive", drive_id);
-    read_or_warn(file, warn, [&] {
-      if (const auto json = read_file(file, "drive", drive_id, max_age_seconds)) {
-        read_drive(*json, drive);
-        profile.drives.push_back(std::move(drive));
-      }
-    });
+    if (load_drive(machine, folder, max_age_seconds, warn, drive)) profile.drives.push_back(std::move(drive));
   }
   return profile;
+}
+
+void add_profiled_rates(Stats& stats, IoBackend io, const fs::path& folder) {
+  if (folder.empty()) return;
+  const MachineInfo machine = machine_info();
+  for (DriveStats& drive : stats.drives) {
+    DriveProfile kept;
+    kept.io = io;
+    try {
+      kept.drive = engine::drive_of(drive.file);
+    } catch (const Error&) {
+      continue;  // The file was removed or renamed while the model was open.
+    }
+    if (!load_drive(machine, folder, INT64_MAX, {}, kept)) continue;
+    drive.profiled_bytes_per_second = best(kept.random)->bytes_per_second;
+    drive.profiled_at = kept.measured_at;
+  }
 }
 
 void save_profile(const Profile& profile, const fs::path& folder) {

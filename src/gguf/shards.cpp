@@ -255,6 +255,19 @@ std::optional<SplitKeys> read_split_keys(const ModelFile& file) {
   return SplitKeys{*shard_idx, n_shards, n_tensors};
 }
 
+std::vector<std::string> shard_paths(const std::string& path, std::size_t n_shards) {
+  const std::optional<ShardPath> naming = parse_shard_path(path);
+  const std::uint64_t n_named = naming ? std::max<std::uint64_t>(naming->count, 1) : 1;
+  if (n_named != n_shards) {
+    base::fail(ErrorCode::invalid_argument, "{}: the name is that of a model of {} files, expected one of {}",
+               path, n_named, n_shards);
+  }
+  if (n_shards == 1) return {path};
+  std::vector<std::string> paths;
+  for (std::size_t i = 0; i < n_shards; ++i) paths.push_back(naming->sibling(i));
+  return paths;
+}
+
 ModelFile parse_model(const std::string& path, const SourceOpener& open, const ParseOptions& options) {
   ModelFile given = parse_file(*open_or_fail(path, open), options);
   const std::optional<SplitKeys> keys = read_split_keys(given);

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "gguf/reader.hpp"
 
@@ -17,5 +19,9 @@ struct SplitKeys {
 /// The split keys of one parsed file; nothing for a file that is a whole model (merging tools leave
 /// split.count 0 behind). Throws Error(invalid_file) when they contradict themselves or the file.
 std::optional<SplitKeys> read_split_keys(const ModelFile& file);
+
+/// Where the `n_shards` files of a model lie of which `path` is one: `path` itself when there is one, else
+/// its siblings by name. Throws Error(invalid_argument) when the name says another number of files.
+std::vector<std::string> shard_paths(const std::string& path, std::size_t n_shards);
 
 }  // namespace sluice::gguf

@@ -119,7 +119,8 @@ void DenseStream::fill() {
                      chunk.n_rows * row_bytes_of(tensor),
                      ring_.data() + slot * slot_bytes_,
                      slot,
-                     storage::Priority::speculative};
+                     storage::Priority::speculative,
+                     store_.copy(tensor.shard_idx)};
   }
   queue_->submit(std::span(requests).first(n));
 }

@@ -77,6 +77,7 @@ class DenseStream {
 
   const Statistics& statistics() const noexcept { return statistics_; }
   const storage::IoStatistics& io_statistics() const noexcept { return queue_->statistics(); }
+  std::vector<storage::DriveStatistics> drive_statistics() const { return queue_->drives(); }
   std::uint64_t ring_bytes() const noexcept { return ring_.size(); }
 
  private:

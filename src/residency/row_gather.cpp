@@ -29,6 +29,7 @@ RowGather::RowGather(const gguf::TensorInfo& table, const WeightStore& store, st
                      std::unique_ptr<storage::ReadQueue> queue)
     : table_(table),
       file_(store.file(table.shard_idx)),
+      copy_(store.copy(table.shard_idx)),
       row_bytes_(gguf::row_bytes(table.type, table.dims[0])),
       window_bytes_(window_bytes(row_bytes_, store.alignment_bytes())),
       rows_offset_(k_n_windows * window_bytes_),
@@ -54,8 +55,8 @@ const std::byte* RowGather::gather(std::span<const std::int32_t> ids) {
     while (n_free != 0 && n_asked < ids.size() && failure.error == 0) {
       const std::size_t window = free_windows[--n_free];
       row_of_window[window] = n_asked;
-      requests[n++] = {&file_, offset_of(n_asked),       row_bytes_, buffer_.data() + window * window_bytes_,
-                       window, storage::Priority::demand};
+      requests[n++] = {&file_, offset_of(n_asked),        row_bytes_, buffer_.data() + window * window_bytes_,
+                       window, storage::Priority::demand, copy_};
       ++n_asked;
     }
     queue_->submit(std::span(requests).first(n));

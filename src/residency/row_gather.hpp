@@ -33,10 +33,12 @@ class RowGather {
   const std::byte* gather(std::span<const std::int32_t> ids);
 
   const storage::IoStatistics& io_statistics() const noexcept { return queue_->statistics(); }
+  std::vector<storage::DriveStatistics> drive_statistics() const { return queue_->drives(); }
 
  private:
   const gguf::TensorInfo& table_;
   const storage::File& file_;
+  const storage::File* copy_;
   std::uint64_t row_bytes_ = 0;
   std::uint64_t window_bytes_ = 0;
   std::uint64_t rows_offset_ = 0;  ///< Of the gathered rows, behind the windows.

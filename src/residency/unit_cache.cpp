@@ -280,7 +280,8 @@ void UnitCache::start_read(std::uint32_t slot_idx, std::uint32_t layer, std::uin
     const UnitPart& where = units.experts[expert][part];
     requests[part] = {&store_.file(where.shard_idx), where.offset_bytes,
                       units.shapes[part].bytes(),    slot.data + units.slot_offset[part],
-                      request_id(slot_idx, part),    priority};
+                      request_id(slot_idx, part),    priority,
+                      store_.copy(where.shard_idx)};
   }
   store_.queue().submit(requests);
   ++n_in_flight_;

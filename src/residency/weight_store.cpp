@@ -34,8 +34,11 @@ PinnedLayout plan_pinned(std::span<const gguf::TensorInfo* const> tensors, std::
 }
 
 WeightStore::WeightStore(std::vector<std::unique_ptr<storage::File>> files,
-                         std::unique_ptr<storage::ReadQueue> queue)
-    : files_(std::move(files)), queue_(std::move(queue)) {}
+                         std::unique_ptr<storage::ReadQueue> queue,
+                         std::vector<std::unique_ptr<storage::File>> copies)
+    : files_(std::move(files)), copies_(std::move(copies)), queue_(std::move(queue)) {
+  SLUICE_CHECK(copies_.empty() || copies_.size() == files_.size());
+}
 
 WeightStore::~WeightStore() = default;
 
@@ -59,9 +62,13 @@ void WeightStore::load_pinned(std::span<const gguf::TensorInfo* const> tensors) 
       const PinnedRun& run = layout.runs[n_submitted];
       const storage::File& file = *files_[run.shard_idx];
       const std::uint64_t length = std::min(run.window.length, file.size_bytes() - run.window.offset);
-      const storage::ReadRequest request{&file,       run.window.offset,
-                                         length,      region_.data() + run.region_offset,
-                                         n_submitted, storage::Priority::demand};
+      const storage::ReadRequest request{&file,
+                                         run.window.offset,
+                                         length,
+                                         region_.data() + run.region_offset,
+                                         n_submitted,
+                                         storage::Priority::demand,
+                                         copy(run.shard_idx)};
       queue_->submit({&request, 1});
       ++n_submitted;
     }

@@ -35,11 +35,16 @@ PinnedLayout plan_pinned(std::span<const gguf::TensorInfo* const> tensors, std::
 /// The open files of a model and the weights that stay in memory for the whole run.
 class WeightStore {
  public:
-  /// `queue` does all reads of weights, here and in the unit cache.
-  WeightStore(std::vector<std::unique_ptr<storage::File>> files, std::unique_ptr<storage::ReadQueue> queue);
+  /// `queue` does all reads of weights, here and in the unit cache. `copies`: none, or a copy of each file
+  /// with the same alignment.
+  WeightStore(std::vector<std::unique_ptr<storage::File>> files, std::unique_ptr<storage::ReadQueue> queue,
+              std::vector<std::unique_ptr<storage::File>> copies = {});
   ~WeightStore();
 
   const storage::File& file(std::uint32_t shard_idx) const { return *files_[shard_idx]; }
+  const storage::File* copy(std::uint32_t shard_idx) const {  ///< Null when there is none.
+    return copies_.empty() ? nullptr : copies_[shard_idx].get();
+  }
   storage::ReadQueue& queue() noexcept { return *queue_; }
   /// The largest alignment of the files: windows of this are good for all of them.
   std::uint32_t alignment_bytes() const noexcept;
@@ -51,7 +56,7 @@ class WeightStore {
   std::uint64_t pinned_bytes() const noexcept { return region_.size(); }
 
  private:
-  std::vector<std::unique_ptr<storage::File>> files_;
+  std::vector<std::unique_ptr<storage::File>> files_, copies_;
   platform::MappedRegion region_;
   std::vector<std::pair<const gguf::TensorInfo*, std::uint64_t>>
       pinned_;  ///< Sorted by address of the tensor.

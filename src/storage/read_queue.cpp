@@ -63,7 +63,6 @@ constexpr std::size_t k_expected_drives = 8;
 
 struct Drive {
   DriveStatistics statistics;
-  bool is_copy = false;
   DriveMeter meter;
   std::uint64_t n_passed_over = 0;
 };
@@ -252,11 +251,12 @@ void ReadQueue::State::gather(std::uint32_t index) {
 
 std::uint32_t ReadQueue::State::drive_of(const File& file, bool is_copy) {
   for (std::uint32_t i = 0; i < drives.size(); ++i) {
-    if (drives[i].is_copy == is_copy && drives[i].statistics.file->device() == file.device()) return i;
+    const DriveStatistics& known = drives[i].statistics;
+    if (known.is_copy == is_copy && known.file->device() == file.device()) return i;
   }
   drives.push_back({});
   drives.back().statistics.file = &file;
-  drives.back().is_copy = is_copy;
+  drives.back().statistics.is_copy = is_copy;
   return static_cast<std::uint32_t>(drives.size() - 1);
 }
 

@@ -26,8 +26,8 @@ struct ReadRequest {
   std::byte* destination = nullptr;  ///< Aligned to file->alignment_bytes(); room for window_bytes().
   std::uint64_t id = 0;              ///< Chosen by the caller, given back by wait().
   Priority priority = Priority::demand;
-  /// Another copy of `file`, with the same size and alignment_bytes(), or null. Each piece is read from the one
-  /// that will probably have it first (choose_copy()), and from the other when that fails.
+  /// Another copy of `file`, with the same size and alignment_bytes(), or null. Each piece is read from the
+  /// one that will probably have it first (choose_copy()), and from the other when that fails.
   const File* copy = nullptr;
 };
 
@@ -58,6 +58,7 @@ struct IoStatistics {
 /// What was read from one drive (one File::device()); copies count apart.
 struct DriveStatistics {
   const File* file = nullptr;    ///< The first that was read from it.
+  bool is_copy = false;          ///< It is a ReadRequest::copy.
   std::uint64_t read_bytes = 0;  ///< As in IoStatistics.
   std::uint64_t busy_ns = 0;     ///< Time with a read of this drive in flight.
   std::uint64_t n_failed = 0;    ///< Reads that failed for good and were done from another copy.

@@ -27,7 +27,7 @@ struct Tiny {
   engine::Hooks hooks;
   std::uint64_t floor_bytes = 0, resident_bytes = 0;
 
-  Tiny() : path(test::write_tiny_model(dir.path(), {})) {
+  explicit Tiny(const test::TinyModel& shape = {}) : path(test::write_tiny_model(dir.path(), shape)) {
     options.n_threads = 1;
     options.prefill_chunk = 4;
     options.look_ahead = false;  // What it reads depends on the clock.
@@ -133,6 +133,47 @@ TEST(Routing, AReplayPredictsTheEnginesHitsExactly) {
     }
   }
   EXPECT_GE(sizes.size(), 4u) << "the budgets gave too few cache sizes to test";
+}
+
+TEST(Routing, EveryShareOfTheExpertsReadsItsMissesAndNothingElse) {
+  test::TinyModel shape;
+  shape.n_layers = 4;
+  shape.n_experts = 32;
+  shape.n_experts_used = 4;
+  Tiny tiny(shape);
+  const std::vector<TokenId> tokens = some_tokens(150);
+  // What a miss reads: the blocks around its three matrices.
+  std::uint64_t window_bytes = 0;
+  const auto prepared = engine::prepare(engine::parse_header(tiny.path, &window_bytes), tiny.options, false);
+  window_bytes = 0;
+  for (const residency::LayerUnits& layer : prepared->units.layers) {
+    for (const auto& expert : layer.experts) {
+      for (std::size_t part = 0; part < residency::k_n_expert_parts; ++part) {
+        const storage::File& file = *prepared->shards[expert[part].shard_idx];
+        window_bytes += storage::read_window(expert[part].offset_bytes, layer.shapes[part].bytes(),
+                                             file.alignment_bytes())
+                            .length;
+      }
+    }
+  }
+  const auto n_units = static_cast<double>(prepared->units.n_units());
+  const double unit_bytes = static_cast<double>(window_bytes) / n_units;
+  for (const int share : {10, 25, 50, 90}) {
+    RoutingTrace trace;
+    tiny.set_budget(share);
+    tiny.options.on_routing = recorder(trace, tiny.open().info());
+    Model model = tiny.open();
+    tiny.options.on_routing = {};
+    EXPECT_NEAR(100 * model.plan().n_cached_units / n_units, share, 6) << "the budget misses its share";
+    Sequence sequence = model.new_sequence();
+    decode(model, sequence, tokens);
+    const Stats stats = model.stats();
+    const double expected = static_cast<double>(stats.n_misses) * unit_bytes;
+    EXPECT_NEAR(static_cast<double>(stats.unit_read_bytes), expected, 0.03 * expected) << share << " %";
+    const ReplayCell cell = replay_trace(trace, ReplayPolicy::lfru, model.plan().n_cached_units, 0);
+    EXPECT_EQ(cell.n_hits, stats.n_hits) << share << " %";
+    EXPECT_EQ(cell.n_wanted - cell.n_hits, stats.n_joins + stats.n_misses) << share << " %";
+  }
 }
 
 TEST(Heat, HotExpertsOfAnEarlierRunAreThereWhenTheNextBegins) {
