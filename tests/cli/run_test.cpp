@@ -107,6 +107,21 @@ TEST(Run, StatsGoToStandardErrorAndLeaveTheTextAlone) {
   }
 }
 
+TEST(Run, ASecondCopyChangesNoTokenAndIsCounted) {
+  const TempDir folder;
+  const std::filesystem::path copy = folder / "copy.gguf";
+  std::filesystem::copy_file(builtin_model("tales-29m-moe-Q4_K_M.gguf"), copy);
+  const Words words{"--ctx", "128", "--memory", "18M", "--second-copy", copy.string()};
+  Words as_json = words, with_stats = words;
+  as_json.push_back("--json");
+  with_stats.push_back("--stats");
+  const auto json = json_of(sluice(story(as_json)));
+  EXPECT_EQ(json["text"].get<std::string>() + "\n", sluice(story()).out);
+  ASSERT_EQ(json["stats"]["drives"].size(), 2u);
+  EXPECT_EQ(json["stats"]["drives"][1]["file"], copy.string());
+  EXPECT_THAT(sluice(story(with_stats)).err, HasSubstr("drive 2"));
+}
+
 TEST(Run, AStopStringEndsTheText) {
   const std::string whole = sluice(story()).out;
   const std::string stop = whole.substr(whole.size() / 2, 5);

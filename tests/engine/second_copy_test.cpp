@@ -5,6 +5,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -192,6 +194,81 @@ TEST(SecondCopy, OfASplitModelIsFoundByAnyShardAndMustHaveAsMany) {
   fs::remove(folder / shards[1].filename());
   copied.options.second_copy = folder / shards[0].filename();
   EXPECT_THAT(copied.refusal(ErrorCode::io), HasSubstr(shards[1].filename().string()));
+}
+
+/// A folder in memory, when that is a file system of its own.
+struct MemoryFolder {
+  fs::path path = "/dev/shm/sluice-test-" + std::to_string(getpid());
+  MemoryFolder() {
+    std::error_code refused;
+    fs::create_directory(path, refused);
+  }
+  ~MemoryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+  bool is_apart_from(const fs::path& other) const {
+    struct stat own {
+    }, its{};
+    return stat(path.c_str(), &own) == 0 && stat(other.c_str(), &its) == 0 && own.st_dev != its.st_dev;
+  }
+};
+
+TEST(SeveralDrives, OfASplitModelAreCountedOneByOne) {
+  Copied copied;
+  const MemoryFolder memory;
+  if (!memory.is_apart_from(copied.dir.path())) GTEST_SKIP() << "/dev/shm is no second file system here";
+  const std::vector<float> expected = copied.logits();
+  const auto shards = test::write_tiny_shards(copied.dir.path(), {}, 3);
+  fs::copy_file(shards[1], memory.path / shards[1].filename());
+  fs::remove(shards[1]);
+  fs::create_symlink(memory.path / shards[1].filename(), shards[1]);
+  copied.path = shards[0];
+  Stats stats;
+  EXPECT_EQ(copied.logits(&stats), expected);
+  ASSERT_EQ(stats.drives.size(), 2u);
+  EXPECT_EQ(stats.drives[0].unit_read_bytes + stats.drives[1].unit_read_bytes, stats.unit_read_bytes);
+  for (const DriveStats& drive : stats.drives) {
+    EXPECT_GT(drive.unit_read_bytes, 0u) << drive.file;
+    EXPECT_LE(drive.busy_ns, stats.io_busy_ns) << drive.file;
+  }
+  ProfileOptions options;
+  options.path = copied.path;
+  options.seconds = 0.1;
+  Profile known;
+  known.machine.emplace();
+  const Profile profile = measure_profile(options, known);
+  ASSERT_EQ(profile.drives.size(), 2u);
+  EXPECT_NE(profile.drives[0].drive, profile.drives[1].drive);
+}
+
+TEST(SeveralDrives, ShowTheRateThatWasProfiledWithTheSameBackend) {
+  Copied copied;
+  copied.options.second_copy = copied.copy;
+  Stats stats;
+  copied.logits(&stats);
+  ProfileOptions options;
+  options.path = copied.path;
+  Profile known;
+  known.machine.emplace();
+  Profile profile = measure_profile(options, known);  // The file is too small: nothing is measured.
+  ASSERT_EQ(profile.drives.size(), 1u);
+  profile.drives[0].caveat.clear();
+  profile.drives[0].backend = "pread";
+  profile.drives[0].random = {{4096, 1, 1e9}, {8192, 2, 3e9}, {65536, 2, 2e9}};
+  profile.drives[0].measured_at = 1'700'000'000;
+  profile.machine.reset();
+  const fs::path folder = copied.dir / "profile";
+  add_profiled_rates(stats, IoBackend::automatic, folder);
+  EXPECT_EQ(stats.drives[0].profiled_bytes_per_second, 0.0);
+  save_profile(profile, folder);
+  add_profiled_rates(stats, IoBackend::pread, folder);
+  EXPECT_EQ(stats.drives[0].profiled_bytes_per_second, 0.0) << "measured with another setting of --io";
+  add_profiled_rates(stats, IoBackend::automatic, folder);
+  for (const DriveStats& drive : stats.drives) {
+    EXPECT_EQ(drive.profiled_bytes_per_second, 3e9) << drive.file;
+    EXPECT_EQ(drive.profiled_at, 1'700'000'000);
+  }
 }
 
 }  // namespace

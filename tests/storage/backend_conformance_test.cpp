@@ -16,6 +16,7 @@
 #include "platform/memory.hpp"
 #include "storage/random_file.hpp"
 #include "storage/read_queue.hpp"
+#include "support/resource_limit.hpp"
 #include "support/temp_dir.hpp"
 
 namespace sluice::storage {
@@ -343,6 +344,21 @@ TEST(Backends, SayTheirNames) {
   EXPECT_EQ(uring == nullptr, !reason.empty());
   if (uring) {
     EXPECT_STREQ(uring->name(), "io_uring");
+  }
+}
+
+TEST(Uring, NamesTheLimitThatKeepsARingFromBeingMade) {
+  std::string reason;
+  if (!make_uring_backend(64, &reason)) GTEST_SKIP() << reason;
+  {
+    const test::ResourceLimit limit(RLIMIT_NOFILE, test::ResourceLimit::descriptors(0));
+    EXPECT_EQ(make_uring_backend(64, &reason), nullptr);
+  }
+  EXPECT_NE(reason.find("file descriptor"), std::string::npos) << reason;
+  // Root and kernels that count rings by cgroup take no notice of this limit.
+  const test::ResourceLimit limit(RLIMIT_MEMLOCK, 0);
+  if (!make_uring_backend(64, &reason)) {
+    EXPECT_NE(reason.find("ulimit -l"), std::string::npos) << reason;
   }
 }
 

@@ -1,6 +1,6 @@
-// Goal: reads go to the copy that will have them first, and what one copy cannot deliver the other does. Method:
-// the choice as a pure function; the queue over two copies on simulated drives, each of which serves one read
-// after the other at its rate, on a clock of the test's own.
+// Goal: reads go to the copy that will have them first, and what one copy cannot deliver the other does.
+// Method: the choice as a pure function; the queue over two copies on simulated drives, each of which serves
+// one read after the other at its rate, on a clock of the test's own.
 #include "storage/copy_choice.hpp"
 
 #include <gmock/gmock.h>
@@ -106,12 +106,12 @@ class SimulatedDrives final : public Backend {
   std::size_t capacity() const noexcept override { return 64; }
   std::size_t submit(std::span<const ReadOp> ops) override {
     for (const ReadOp& op : ops) {
-      Speed& drive = *std::find_if(drives.begin(), drives.end(), [&](const Speed& d) { return d.fd == op.fd; });
+      Speed& drive =
+          *std::find_if(drives.begin(), drives.end(), [&](const Speed& d) { return d.fd == op.fd; });
       drive.free_at_ns = std::max(drive.free_at_ns, g_now_ns) + drive.ns_per_kib * op.length / 1024;
       ++drive.n_reads;
       std::int64_t result = -drive.error;
-      if (drive.error == 0)
-        result = pread(op.fd, op.destination, op.length, static_cast<off_t>(op.offset));
+      if (drive.error == 0) result = pread(op.fd, op.destination, op.length, static_cast<off_t>(op.offset));
       running_.push_back({drive.free_at_ns, {op.tag, result}});
     }
     return ops.size();

@@ -6,7 +6,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 
 #include "sluice/error.hpp"
 #include "storage/random_file.hpp"
+#include "support/resource_limit.hpp"
 #include "support/temp_dir.hpp"
 
 namespace sluice::storage {
@@ -59,17 +59,12 @@ TEST(FileOpen, NamesMissingPermission) {
 TEST(FileOpen, NamesTheLimitOfDescriptorsInsteadOfReadingThroughThePageCache) {
   test::TempDir folder;
   test::write_random_file(folder / "file", 8192);
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  const int lowest = dup(STDERR_FILENO);
-  ASSERT_GE(lowest, 0);
-  close(lowest);
   for (const int n_free : {0, 1}) {
-    rlimit low = before;
-    low.rlim_cur = static_cast<rlim_t>(lowest + n_free);
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
-    const std::string message = open_error(folder / "file");
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    std::string message;
+    {
+      const test::ResourceLimit limit(RLIMIT_NOFILE, test::ResourceLimit::descriptors(n_free));
+      message = open_error(folder / "file");
+    }
     EXPECT_THAT(message, HasSubstr("ulimit -n")) << n_free << " descriptors were free";
   }
 }
