@@ -5,8 +5,8 @@
 
 namespace sluice::storage {
 
-/// Follows the reads of one drive: what it still owes and how fast it delivered of late. Times are nanoseconds
-/// of any one clock and never go back.
+/// Follows the reads of one drive: what it still owes and how fast it delivered of late. Times are
+/// nanoseconds of any one clock and never go back.
 class DriveMeter {
  public:
   void start(std::uint64_t bytes, std::uint64_t now_ns) noexcept;
@@ -35,8 +35,8 @@ struct CopyState {
   bool is_failing = false;
 };
 
-/// After so many reads in a row for one copy the other gets one, or it would be judged for ever by how it once
-/// was.
+/// After so many reads in a row for one copy the other gets one, or it would be judged for ever by how it
+/// once was.
 constexpr std::uint64_t k_max_passed_over = 4096;
 
 /// The copy (0 or 1) that will probably have `bytes` more first: the one with less to do, by its rate. One of

@@ -64,9 +64,8 @@ int open_for_reading(const char* path, int extra_flags) {
 
 [[noreturn]] void fail_open(const std::string& path, int error) {
   const bool is_full = error == EMFILE || error == ENFILE;
-  base::fail(
-      ErrorCode::io, "cannot open {}: {}{}", path, std::strerror(error),
-      is_full ? " (each file of a model takes two descriptors; raise the limit, \"ulimit -n\")" : "");
+  base::fail(ErrorCode::io, "cannot open {}: {}{}", path, std::strerror(error),
+             is_full ? " (each file of a model takes two descriptors; raise the limit, \"ulimit -n\")" : "");
 }
 
 const char* kind_name(mode_t mode) noexcept {

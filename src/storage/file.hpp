@@ -28,8 +28,8 @@ class File {
   /// Offsets, lengths and addresses of direct reads must be multiples of this (from statx where the kernel
   /// tells, else 4096). A power of two between 512 and 1 MiB.
   std::uint32_t alignment_bytes() const noexcept { return alignment_bytes_; }
-  /// Makes alignment_bytes() at least this (a power of two up to 1 MiB), so that two copies of a file have the
-  /// same windows. Before the first read.
+  /// Makes alignment_bytes() at least this (a power of two up to 1 MiB), so that two copies of a file have
+  /// the same windows. Before the first read.
   void widen_alignment(std::uint32_t alignment_bytes);
   /// Equal for files of one file system (its device number): they share a drive.
   std::uint64_t device() const noexcept { return device_; }
