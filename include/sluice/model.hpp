@@ -12,6 +12,7 @@
 #include "sluice/error.hpp"
 #include "sluice/options.hpp"
 #include "sluice/plan.hpp"
+#include "sluice/predict.hpp"
 #include "sluice/stats.hpp"
 #include "sluice/tokenizer.hpp"
 
@@ -88,6 +89,8 @@ class Model {
 
   const ModelInfo& info() const noexcept;
   const Plan& plan() const noexcept;
+  /// What computing takes, for predict().
+  WorkFacts work() const;
   const Tokenizer& tokenizer() const noexcept;
 
   /// Throws Error(budget) when max_sequences are alive.

@@ -87,6 +87,7 @@ struct ProfileOptions {
   std::filesystem::path path;
   double seconds = 4;  ///< For each drive, about; 0.1 to 600.
   int n_threads = 0;   ///< For memory and kernels; 0: the cores this process may use.
+  bool quick = false;  ///< Kernels in a quarter of the time, for a prediction and not to be kept.
   IoBackend io = IoBackend::automatic;
   /// May be raised from a signal handler or another thread: ends the work with Error(cancelled).
   const std::atomic<bool>* cancel = nullptr;

@@ -12,6 +12,7 @@
 #include "cli/commands.hpp"
 #include "cli/json.hpp"
 #include "cli/models.hpp"
+#include "cli/outlook.hpp"
 #include "cli/profile.hpp"
 #include "cli/signals.hpp"
 
@@ -152,9 +153,31 @@ std::string utc_now() {
   return text.data();
 }
 
+void predict_tests(const WorkFacts& work, const SpeedRates& rates, bool look_ahead, BenchReport& report) {
+  if (!rates.knows_machine() || !(report.plan.fully_resident() || rates.knows_drive())) return;
+  for (BenchTest& test : report.tests) {
+    Workload workload;
+    workload.n_prompt = test.is_prefill ? test.n_tokens : 0;
+    workload.n_answer = test.is_prefill ? 0 : test.n_tokens;
+    workload.depth = test.depth;
+    workload.look_ahead = look_ahead;
+    workload.routing = Routing::uniform;
+    const auto predicted = [&] {
+      const Prediction prediction = predict(work, report.plan, rates, workload);
+      return test.is_prefill ? prediction.prefill : prediction.decode;
+    };
+    BenchPrediction& prediction = test.prediction.emplace();
+    prediction.even = predicted();
+    workload.hit_rate = test.hit_rate();
+    prediction.at_hit_rate = predicted();
+  }
+}
+
 /// Opens the model, measures and closes it.
 void run_tests(const std::filesystem::path& path, const BenchCommand& command, const OpenOptions& options,
                BenchReport& report) {
+  // Before the model is opened: it reads the header once more.
+  const SpeedRates rates = kept_rates(path, options);
   Model model = Model::open(path, options);
   catch_stop_signals();
   model.set_cancel_flag(stop_flag());
@@ -163,6 +186,7 @@ void run_tests(const std::filesystem::path& path, const BenchCommand& command, c
   report.info = model.info();
   report.plan = model.plan();
   report.stats = profiled_stats(model, options.io);
+  predict_tests(model.work(), rates, options.look_ahead, report);
 }
 
 }  // namespace

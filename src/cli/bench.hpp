@@ -7,11 +7,18 @@
 
 #include "sluice/machine.hpp"
 #include "sluice/model.hpp"
+#include "sluice/predict.hpp"
 
 namespace sluice::cli {
 
 /// A test whose repetitions differ by more than this share of their median says little.
 inline constexpr double k_noisy_spread = 0.05;
+
+/// What was to be expected of a test.
+struct BenchPrediction {
+  PassPrediction even;         ///< With all experts used alike, as random tokens use about.
+  PassPrediction at_hit_rate;  ///< With the hit rate that was measured: what is left is the model of time.
+};
 
 /// One kind of work, measured several times.
 struct BenchTest {
@@ -27,6 +34,7 @@ struct BenchTest {
   std::uint64_t n_hits = 0, n_joins = 0, n_misses = 0;
   std::uint64_t n_ahead = 0,
                 n_ahead_used = 0;  ///< Units that look-ahead read, and those that were wanted next.
+  std::optional<BenchPrediction> prediction;  ///< When there is a profile of this machine and drive.
 
   double median() const;  ///< Tokens per second; 0 before the first repetition, as the others.
   double min() const;

@@ -20,6 +20,8 @@ int synth(const SynthCommand& command, Output& output);
 int replay(const ReplayCommand& command, Output& output);
 int bench(const BenchCommand& command, Output& output);
 int profile(const ProfileCommand& command, Output& output);
+int plan(const PlanCommand& command, Output& output);
+int doctor(const DoctorCommand& command, Output& output);
 
 /// The status of a command that did what it was asked: a stop signal or a closed output still count. Throws
 /// Error(io) if the output failed.

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cli/bench.hpp"
+#include "cli/outlook.hpp"
 #include "cli/profile.hpp"
 #include "cli/replay.hpp"
 #include "sluice/generate.hpp"
@@ -23,6 +24,8 @@ std::string perplexity_json(const ModelInfo& info, const PerplexityResult& resul
 std::string replay_json(const ReplayReport& report);
 std::string bench_json(const BenchReport& report);
 std::string profile_json(const ProfileReport& report);
+std::string plan_report_json(const PlanOutlook& outlook);
+std::string doctor_json(const DoctorReport& report);
 /// `with_tensors` includes the table of tensors.
 std::string inspect_json(const Inspection& inspection, bool with_tensors);
 

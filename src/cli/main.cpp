@@ -51,6 +51,8 @@ int execute(int argc, const char* const* argv, Output& output) {
   if (const auto* chosen = std::get_if<ReplayCommand>(&command)) return replay(*chosen, output);
   if (const auto* chosen = std::get_if<BenchCommand>(&command)) return bench(*chosen, output);
   if (const auto* chosen = std::get_if<ProfileCommand>(&command)) return profile(*chosen, output);
+  if (const auto* chosen = std::get_if<PlanCommand>(&command)) return plan(*chosen, output);
+  if (const auto* chosen = std::get_if<DoctorCommand>(&command)) return doctor(*chosen, output);
   if (const auto* chosen = std::get_if<CompletionCommand>(&command)) {
     output.write(completion_script(chosen->shell, describe_command_line()));
   } else {

@@ -16,6 +16,7 @@ namespace {
 
 constexpr int k_max_threads = 256;
 constexpr const char* k_memory_group = "Memory and drive";
+constexpr std::uint32_t k_max_sequences = 1024;
 constexpr std::uint32_t k_max_replay_slots = 65'535;
 constexpr std::uint32_t k_most_guesses = 64;
 constexpr std::uint32_t k_max_bench_tokens = 1u << 24, k_max_bench_repetitions = 1000;
@@ -42,6 +43,8 @@ class Parser {
     add_replay();
     add_bench();
     add_profile();
+    add_plan();
+    add_doctor();
     add_completion();
   }
 
@@ -68,6 +71,8 @@ class Parser {
     }
     if (command == "bench") return std::move(bench_);
     if (command == "profile") return std::move(profile_);
+    if (command == "plan") return std::move(plan_);
+    if (command == "doctor") return std::move(doctor_);
     if (command == "synth") return std::move(synth_);
     if (command == "replay") return std::move(replay_);
     return std::move(completion_);
@@ -198,6 +203,55 @@ class Parser {
         "Let nothing else run meanwhile.\n");
   }
 
+  void add_plan() {
+    CLI::App& app = add_command(
+        "plan", "Show what would lie where and predict the speed, here or on a simulated machine; loads nothing");
+    CLI::Option* model = app.add_option(
+        "MODEL", plan_.model, "A GGUF file (its header is enough), a built-in model, or a shape of 'sluice synth'");
+    model->type_name("")->required();
+    models_.push_back(model);
+    choice(app.add_option("--type", plan_.type, "Type of a shape's matrices (default: Q4_K_M, a mix)"),
+           synth_types());
+    app.add_flag("--json", plan_.json, "Print one JSON object");
+    const char* group = "Simulated machine";
+    size(app, "--sim-ram", plan_.sim_ram_bytes, "Plan for a machine with so much memory and nothing else running",
+         group);
+    size(app, "--sim-vram", plan_.sim_vram_bytes,
+         "Memory of its GPU; counts for nothing, as this version computes on the CPU only", group);
+    const auto parse_rate = [this](const double& giga) { plan_.sim_disk = giga * 1e9; };
+    app.add_option_function<double>("--sim-disk", parse_rate, "Rate of its drive in GB/s (10^9 bytes per second)")
+        ->check(CLI::Range(0.001, 1000.0).description(""))
+        ->type_name("N")
+        ->group(group);
+    auto* memory = repeatable(app.add_option_function<std::vector<std::string>>(
+                                     "--memory",
+                                     [this](const std::vector<std::string>& texts) {
+                                       plan_.budgets.clear();
+                                       for (const std::string& text : texts)
+                                         plan_.budgets.push_back(parse_size("--memory", text));
+                                     },
+                                     "Budgets to plan with, such as 6G; several are compared (default: what is free)")
+                                  ->delimiter(','));
+    memory->type_name("SIZE[,SIZE]")->group(k_memory_group);
+    count(app, "--sequences", plan_.open.max_sequences, 1, k_max_sequences,
+          "Sequences that get a KV cache each", k_memory_group);
+    add_open_options(app, plan_.open, /*with_context=*/true, /*with_memory=*/false);
+    app.footer(
+        "Speed is predicted from what 'sluice profile MODEL' measured here. Its limits: docs/performance.md.\n");
+  }
+
+  void add_doctor() {
+    CLI::App& app =
+        add_command("doctor", "Look for what makes streaming slow or unsafe on this machine, and say the cure");
+    CLI::Option* model =
+        app.add_option("MODEL", doctor_.model, "A model whose files, drive and speed are to be looked at too");
+    model->type_name("");
+    models_.push_back(model);
+    app.add_flag("--json", doctor_.json, "Print one JSON object");
+    add_open_options(app, doctor_.open);
+    app.footer("Exit status: 0, or 1 when something is a problem.\n");
+  }
+
   void add_synth() {
     CLI::App& app = add_command(
         "synth", "Write a model file of a real model's shape with random weights, to measure speed with");
@@ -306,9 +360,11 @@ class Parser {
     count(app, "--draft-max", choice.max_guesses, 1, k_most_guesses, "Guesses per pass at most", group);
   }
 
-  void add_open_options(CLI::App& app, OpenOptions& open, bool with_context = true) {
+  void add_open_options(CLI::App& app, OpenOptions& open, bool with_context = true,
+                        bool with_memory = true) {
     const char* group = k_memory_group;
-    size(app, "--memory", open.memory_bytes,
+    if (with_memory)
+      size(app, "--memory", open.memory_bytes,
          "Most memory the process may hold, such as 6G (default: what is free)", group);
     if (with_context)
       number(app, "--ctx", open.n_ctx, "Tokens of context, 0: the model's, at most 4096", group);
@@ -372,14 +428,15 @@ class Parser {
 
   static void size(CLI::App& app, const std::string& name, std::uint64_t& bytes, const char* description,
                    const char* group) {
-    const auto parse = [name, &bytes](const std::string& text) {
-      const auto parsed = base::parse_bytes(text);
-      if (!parsed || *parsed == 0) {
-        throw CLI::ValidationError(name, fmt::format("'{}' is not a size such as 24M, 6G or 1.5GiB", text));
-      }
-      bytes = *parsed;
-    };
+    const auto parse = [name, &bytes](const std::string& text) { bytes = parse_size(name, text); };
     app.add_option_function<std::string>(name, parse, description)->type_name("SIZE")->group(group);
+  }
+
+  static std::uint64_t parse_size(const std::string& name, const std::string& text) {
+    const auto parsed = base::parse_bytes(text);
+    if (!parsed || *parsed == 0)
+      throw CLI::ValidationError(name, fmt::format("'{}' is not a size such as 24M, 6G or 1.5GiB", text));
+    return *parsed;
   }
 
   template <typename T>
@@ -463,6 +520,8 @@ class Parser {
   ReplayCommand replay_;
   BenchCommand bench_;
   ProfileCommand profile_;
+  PlanCommand plan_;
+  DoctorCommand doctor_;
   CompletionCommand completion_;
   std::vector<const CLI::Option*> models_, files_, repeatable_;
   std::map<const CLI::Option*, std::vector<std::string>> choices_;

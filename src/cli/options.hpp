@@ -76,6 +76,23 @@ struct ProfileCommand {
   bool json = false;
 };
 
+struct PlanCommand {
+  std::string model;  ///< A model, or a shape of synth.
+  std::string type = "Q4_K_M";  ///< Of a shape.
+  OpenOptions open;
+  std::vector<std::uint64_t> budgets;  ///< Several are compared; empty: the default.
+  std::uint64_t sim_ram_bytes = 0;     ///< 0: this machine.
+  std::uint64_t sim_vram_bytes = 0;
+  double sim_disk = 0;  ///< Bytes per second; 0: as measured.
+  bool json = false;
+};
+
+struct DoctorCommand {
+  std::string model;  ///< Empty: only the machine.
+  OpenOptions open;
+  bool json = false;
+};
+
 struct SynthCommand {
   std::string file;
   SynthOptions options;
@@ -101,7 +118,7 @@ struct PrintText {
 };
 
 using Command = std::variant<RunCommand, InspectCommand, PerplexityCommand, BenchCommand, ProfileCommand,
-                             SynthCommand, ReplayCommand, CompletionCommand, PrintText>;
+                             PlanCommand, DoctorCommand, SynthCommand, ReplayCommand, CompletionCommand, PrintText>;
 
 /// A command line that makes no sense. The message is one line; the program ends with status 2.
 struct UsageError : std::runtime_error {

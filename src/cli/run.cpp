@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <string>
 
 #include "base/error.hpp"
@@ -10,6 +11,7 @@
 #include "cli/input.hpp"
 #include "cli/json.hpp"
 #include "cli/models.hpp"
+#include "cli/outlook.hpp"
 #include "cli/profile.hpp"
 #include "cli/signals.hpp"
 #include "cli/speculation.hpp"
@@ -63,10 +65,33 @@ void describe_model(const Model& model) {
   print_error_text(plan_table(model.plan()));
 }
 
-void print_stats(const RunCommand& command, const Model& model) {
+/// One line beside what was measured; nothing without a profile, or before anything was decoded.
+std::string expected_text(const Model& model, const Stats& stats, const RunCommand& command,
+                          const SpeedRates& rates) {
+  const Plan& plan = model.plan();
+  if (stats.n_decode_tokens == 0 || !rates.knows_machine() || !(plan.fully_resident() || rates.knows_drive()))
+    return {};
+  Workload workload;
+  workload.n_prompt = static_cast<std::uint32_t>(std::min<std::uint64_t>(stats.n_prefill_tokens, plan.n_ctx));
+  workload.n_answer = static_cast<std::uint32_t>(std::min<std::uint64_t>(stats.n_decode_tokens, plan.n_ctx));
+  workload.look_ahead = command.open.look_ahead;
+  const PredictionRange range = predict_range(model.work(), plan, rates, workload);
+  workload.hit_rate = stats.hit_rate();
+  const double at_hit_rate = predict(model.work(), plan, rates, workload).decode.tokens_per_second;
+  std::string text = fmt::format("expected of decoding: {:.1f} tok/s", at_hit_rate);
+  if (!plan.fully_resident()) {
+    text += fmt::format(" at this hit rate, {:.1f} to {:.1f} before it was known",
+                        range.low.decode.tokens_per_second, range.high.decode.tokens_per_second);
+  }
+  return text + fmt::format("; measured {:.1f}\n", stats.decode_rate());
+}
+
+void print_stats(const Model& model, const RunCommand& command, const SpeedRates& rates) {
+  const bool full = command.stats == "full";
   const Stats stats = profiled_stats(model, command.open.io);
   print_error_text(stats_table(model.plan(), stats));
-  if (command.stats == "full") print_error_text(layer_table(stats));
+  print_error_text(expected_text(model, stats, command, rates));
+  if (full) print_error_text(layer_table(stats));
 }
 
 void note_plain_form(const Conversation& conversation) {
@@ -82,7 +107,7 @@ void note_full_context(const Model& model, const Generation& generation) {
 }
 
 int run_prompt(const RunCommand& command, Model& model, const GenerateOptions& options,
-               const std::string& text, Output& output) {
+               const std::string& text, const SpeedRates& rates, Output& output) {
   const auto on_text = [&](std::string_view piece) { return command.json || output.write(piece); };
   Generation generation;
   if (command.chat || command.system) {
@@ -98,14 +123,15 @@ int run_prompt(const RunCommand& command, Model& model, const GenerateOptions& o
                           profiled_stats(model, command.open.io)));
   output.end_line();
   note_full_context(model, generation);
-  if (!command.stats.empty()) print_stats(command, model);
+  if (!command.stats.empty()) print_stats(model, command, rates);
   return exit_status(output);
 }
 
 /// One message and its answer. A fault ends the answer, not the chat; false when the output is gone or a
 /// signal other than Ctrl-C came.
 bool chat_turn(const RunCommand& command, Model& model, Conversation& conversation,
-               const std::string& message, const GenerateOptions& options, Output& output) {
+               const std::string& message, const GenerateOptions& options, const SpeedRates& rates,
+               Output& output) {
   try {
     const Generation generation =
         conversation.answer(message, options, [&](std::string_view piece) { return output.write(piece); });
@@ -118,14 +144,15 @@ bool chat_turn(const RunCommand& command, Model& model, Conversation& conversati
     const char* cure = error.code() == ErrorCode::context_full ? "; /reset begins anew" : "";
     print_error_text(fmt::format("sluice: error: {}{}\n", error.what(), cure));
   }
-  if (!command.stats.empty()) print_stats(command, model);
+  if (!command.stats.empty()) print_stats(model, command, rates);
   if (stop_signal() != 0 && !stopped_by_keyboard()) return false;
   clear_stop_signal();
   output.resume();
   return output.state() == Output::State::good;
 }
 
-int run_chat(const RunCommand& command, Model& model, const GenerateOptions& options, Output& output) {
+int run_chat(const RunCommand& command, Model& model, const GenerateOptions& options, const SpeedRates& rates,
+             Output& output) {
   Conversation conversation(model, command.system);
   print_error_text(fmt::format("{}: /exit /reset /stats; Ctrl-C stops an answer, Ctrl-D ends\n",
                                printable(model.info().name)));
@@ -143,10 +170,10 @@ int run_chat(const RunCommand& command, Model& model, const GenerateOptions& opt
     if (*line == "/reset") {
       conversation.reset();
     } else if (*line == "/stats") {
-      print_stats(command, model);
+      print_stats(model, command, rates);
     } else if (line->starts_with("/")) {
       print_error_text("sluice: commands are /exit, /reset and /stats\n");
-    } else if (!chat_turn(command, model, conversation, *line, options, output)) {
+    } else if (!chat_turn(command, model, conversation, *line, options, rates, output)) {
       break;
     }
   }
@@ -173,6 +200,9 @@ int run(const RunCommand& command, Output& output) {
   if (!command.trace.empty()) open.on_routing = trace.emplace(command.trace).observer();
   std::optional<Model> draft = open_draft_for(command.speculation, open);
   if (draft) open.draft = &*draft;
+  // Before the model is opened: it reads the header once more. Chats may ask for statistics at any time.
+  const SpeedRates rates =
+      interactive || !command.stats.empty() ? kept_rates(path, open) : SpeedRates();
   Model model = Model::open(path, open);
   std::optional<Speculator> speculator;
   // A trace is of plain decoding.
@@ -184,8 +214,8 @@ int run(const RunCommand& command, Output& output) {
   catch_stop_signals();
   model.set_cancel_flag(stop_flag());
   if (command.verbose) describe_model(model);
-  const int status = interactive ? run_chat(command, model, options, output)
-                                 : run_prompt(command, model, options, text, output);
+  const int status = interactive ? run_chat(command, model, options, rates, output)
+                                 : run_prompt(command, model, options, text, rates, output);
   model.save_heat();
   return status;
 }

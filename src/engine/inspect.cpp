@@ -2,10 +2,8 @@
 
 #include <fmt/core.h>
 
-#include "base/thread_pool.hpp"
+#include "engine/planner.hpp"
 #include "engine/prepare.hpp"
-#include "kernels/cpu_ops.hpp"
-#include "platform/cpu_features.hpp"
 #include "residency/roles.hpp"
 #include "sluice/error.hpp"
 
@@ -59,11 +57,8 @@ Inspection inspect(const std::filesystem::path& path, const OpenOptions& options
   }
   inspection.runnable = true;
   try {
-    // As many threads as opening would use: each has scratch of its own.
-    base::ThreadPool pool(engine::thread_count(options));
-    const auto ops = kernels::make_cpu_ops(pool, platform::choose_isa());
-    inspection.plan =
-        residency::make_plan(engine::model_facts(*prepared, *ops), engine::machine_facts(), options).plan;
+    const engine::Planner planner(*prepared, options);
+    inspection.plan = planner.plan(engine::machine_facts(), options);
   } catch (const Error& error) {
     inspection.plan_error = error.what();
   }

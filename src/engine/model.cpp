@@ -3,6 +3,7 @@
 #include "base/check.hpp"
 #include "base/error.hpp"
 #include "engine/model_impl.hpp"
+#include "engine/work_facts.hpp"
 
 namespace sluice {
 
@@ -44,6 +45,9 @@ Model Model::open(const std::filesystem::path& path, const OpenOptions& options)
 
 const ModelInfo& Model::info() const noexcept {
   return impl_->info;
+}
+WorkFacts Model::work() const {
+  return engine::work_facts(*impl_->prepared);
 }
 const Plan& Model::plan() const noexcept {
   return impl_->plan;

@@ -37,14 +37,16 @@ bool has_vocabulary(const gguf::Metadata& metadata) {
 
 }  // namespace
 
-gguf::ModelFile parse_header(const std::filesystem::path& path, std::uint64_t* read_bytes) {
+gguf::ModelFile parse_header(const std::filesystem::path& path, std::uint64_t* read_bytes,
+                             bool allow_missing_data) {
   const auto open = [read_bytes](const std::string& name) {
     return storage::make_byte_source(storage::File::open(name, true), read_bytes);
   };
-  return gguf::parse_model(path.string(), open);
+  return gguf::parse_model(path.string(), open, {allow_missing_data});
 }
 
-std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& options, bool keep_metadata) {
+std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& options, bool keep_metadata,
+                                  std::optional<std::uint32_t> assumed_alignment) {
   auto prepared = std::make_unique<Prepared>();
   prepared->file = std::move(file);
   gguf::Metadata& metadata = prepared->file.metadata;
@@ -67,16 +69,19 @@ std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& optio
       metadata.drop(key);
     }
   }
-  for (const gguf::ShardInfo& shard : prepared->file.shards) {
-    prepared->shards.push_back(storage::File::open(shard.path, true));
-    prepared->probe_read_bytes += prepared->shards.back()->probe_bytes();
+  if (!assumed_alignment) {
+    for (const gguf::ShardInfo& shard : prepared->file.shards) {
+      prepared->shards.push_back(storage::File::open(shard.path, true));
+      prepared->probe_read_bytes += prepared->shards.back()->probe_bytes();
+    }
   }
-  if (!options.second_copy.empty()) {
+  if (!assumed_alignment && !options.second_copy.empty()) {
     prepared->copies =
         open_second_copy(prepared->file, prepared->shards, options.second_copy, &prepared->probe_read_bytes);
   }
+  prepared->alignment_bytes = assumed_alignment.value_or(widest_alignment(prepared->shards));
   prepared->units = residency::map_units(prepared->file, params.n_layers, params.n_experts, params.n_embd,
-                                         params.n_ff_expert, widest_alignment(prepared->shards));
+                                         params.n_ff_expert, prepared->alignment_bytes);
   return prepared;
 }
 
@@ -93,12 +98,12 @@ residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& 
     }
     if (bytes != 0) facts.pinned_bytes.emplace_back(role, bytes);
   }
-  const residency::PinnedLayout layout = residency::plan_pinned(pinned, widest_alignment(prepared.shards));
+  const residency::PinnedLayout layout = residency::plan_pinned(pinned, prepared.alignment_bytes);
   facts.alignment_bytes = layout.region_bytes - layout.weight_bytes;
   for (const residency::LayerUnits& layer : prepared.units.layers) {
     facts.expert_layers.push_back({layer.n_experts, prepared.params.n_experts_used, layer.slot_bytes});
   }
-  const std::uint32_t alignment_bytes = widest_alignment(prepared.shards);
+  const std::uint32_t alignment_bytes = prepared.alignment_bytes;
   std::vector<const gguf::TensorInfo*> streamable;
   for (const model::ModelTensors::Block& block : prepared.tensors.blocks()) {
     residency::DenseBlockFacts block_facts{block.role, 0};

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,16 +29,21 @@ struct Prepared {
   std::string chat_template;
   std::vector<std::unique_ptr<storage::File>> shards;
   std::vector<std::unique_ptr<storage::File>> copies;  ///< Of the shards; empty without a second copy.
+  std::uint32_t alignment_bytes = 1;  ///< The widest that direct reads of a shard need.
   residency::UnitMap units;
   std::uint64_t probe_read_bytes = 0;  ///< Read to find out whether direct reads work, and to compare copies.
 };
 
 /// Parses the header of a model given by any shard; reads nothing else. Adds the bytes read to *read_bytes.
-gguf::ModelFile parse_header(const std::filesystem::path& path, std::uint64_t* read_bytes);
+/// With `allow_missing_data` the files may end before their tensors do.
+gguf::ModelFile parse_header(const std::filesystem::path& path, std::uint64_t* read_bytes,
+                             bool allow_missing_data = false);
 
 /// Checks a parsed model against its architecture and builds vocabulary and unit map. The vocabulary's texts
-/// are dropped from the metadata when `keep_metadata` is false: they would be held twice.
-std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& options, bool keep_metadata);
+/// are dropped from the metadata when `keep_metadata` is false: they would be held twice. With
+/// `assumed_alignment` no shard is opened, for a model that is only planned and may not exist.
+std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& options, bool keep_metadata,
+                                  std::optional<std::uint32_t> assumed_alignment = {});
 
 /// The planner's view of a prepared model; refers to both arguments.
 residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& ops);

@@ -14,7 +14,7 @@ namespace sluice {
 namespace {
 
 constexpr double k_min_seconds = 0.1, k_max_seconds = 600;
-constexpr double k_kernel_seconds = 1.0;
+constexpr double k_kernel_seconds = 1.0, k_quick_kernel_seconds = 0.25;
 
 void check_cancel(const ProfileOptions& options) {
   if (options.cancel != nullptr && options.cancel->load())
@@ -29,7 +29,9 @@ MachineProfile measure_machine_profile(const ProfileOptions& options, const Prof
   check_cancel(options);
   if (progress) progress("kernels");
   base::ThreadPool pool(result.memory.n_threads);
-  result.kernels = engine::measure_kernels(pool, platform::choose_isa(), k_kernel_seconds, options.cancel);
+  result.kernels = engine::measure_kernels(pool, platform::choose_isa(),
+                                           options.quick ? k_quick_kernel_seconds : k_kernel_seconds,
+                                           options.cancel);
   check_cancel(options);
   result.measured_at = std::time(nullptr);
   return result;

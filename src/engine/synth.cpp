@@ -4,15 +4,13 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
-#include <optional>
 
 #include "base/check.hpp"
-#include "base/checked.hpp"
 #include "base/error.hpp"
 #include "engine/synth_blocks.hpp"
 #include "engine/synth_file.hpp"
+#include "engine/synth_header.hpp"
 #include "engine/synth_shapes.hpp"
-#include "gguf/limits.hpp"
 #include "gguf/writer.hpp"
 #include "kernels/quant.hpp"
 
@@ -26,26 +24,12 @@ using engine::SynthRandom;
 using engine::TensorSpec;
 using gguf::TensorType;
 
-constexpr const char* k_mix_name = "Q4_K_M";
-constexpr std::uint32_t k_n_type_ids = 64;
 /// Elements at the end of each embedding row that all rows share: a block of every type.
 constexpr std::uint32_t k_shared_elements = 256;
 /// Exponent of the experts' Zipf distribution at locality 1.
 constexpr double k_full_exponent = 2.0;
 /// Variance that a layer adds to the residual stream, roughly; measured on random weights of several shapes.
 constexpr double k_layer_variance = 0.25;
-
-engine::WeightTypes parse_type(const std::string& name) {
-  if (name == k_mix_name) return {};
-  std::string known;
-  for (const std::string& candidate : synth_types()) known += (known.empty() ? "" : ", ") + candidate;
-  for (std::uint32_t type_id = 0; type_id < k_n_type_ids; ++type_id) {
-    const auto traits = gguf::find_type_traits(type_id);
-    if (traits && name == traits->name && engine::can_synthesize(traits->type)) return {traits->type};
-  }
-  base::fail(ErrorCode::invalid_argument, "weights cannot be synthesized as '{}'; known types are {}", name,
-             known);
-}
 
 std::vector<float> decode(TensorType type, std::span<const std::byte> blocks, std::size_t n_elements) {
   std::vector<float> values(n_elements);
@@ -184,46 +168,17 @@ void check_options(const ShapeSpec& shape, const SynthOptions& options) {
 
 }  // namespace
 
-std::vector<SynthShape> synth_shapes() {
-  std::vector<SynthShape> shapes;
-  for (const ShapeSpec& shape : engine::shape_specs())
-    shapes.push_back({shape.name, engine::architecture_name(shape), shape.n_layers, shape.n_experts,
-                      shape.n_experts_used});
-  return shapes;
-}
-
-std::vector<std::string> synth_types() {
-  std::vector<std::string> types = {k_mix_name};
-  for (std::uint32_t type_id = 0; type_id < k_n_type_ids; ++type_id) {
-    const auto traits = gguf::find_type_traits(type_id);
-    if (traits && engine::can_synthesize(traits->type)) types.emplace_back(traits->name);
-  }
-  return types;
-}
-
 SynthResult synthesize(const std::filesystem::path& path, const SynthOptions& options,
                        const SynthProgress& progress) {
   const ShapeSpec& shape = engine::find_shape(options.shape);
-  const engine::WeightTypes types = parse_type(options.type);
   check_options(shape, options);
+  engine::SynthHeader header(shape, options.type, options.n_layers);
+  const std::vector<TensorSpec>& specs = header.specs;
+  gguf::Writer& writer = header.writer;
   SynthResult result;
-  result.n_layers = options.n_layers == 0 ? shape.n_layers : options.n_layers;
-
-  const std::vector<TensorSpec> specs = engine::tensor_specs(shape, types, result.n_layers);
-  gguf::Writer writer;
-  engine::add_metadata(shape, types, result.n_layers, writer.metadata());
-  for (const TensorSpec& spec : specs) {
-    writer.add_tensor(spec.name, spec.type, spec.dims);
-    std::uint64_t n_elements = 1;
-    for (const std::uint64_t dim : spec.dims) n_elements *= dim;
-    result.n_parameters += n_elements;
-  }
-  std::vector<std::byte> header;
-  writer.write_header(
-      [&header](std::span<const std::byte> part) { header.insert(header.end(), part.begin(), part.end()); });
-  const gguf::TensorInfo& last = writer.tensors().back();
-  // The writer pads the last tensor too.
-  result.file_bytes = base::align_up(last.offset_bytes + last.size_bytes, gguf::k_default_alignment_bytes);
+  result.n_layers = header.n_layers;
+  result.n_parameters = header.n_parameters;
+  result.file_bytes = header.file_bytes;
   result.n_tensors = specs.size();
 
   engine::NewFile file(path, result.file_bytes, options.overwrite);
@@ -233,7 +188,7 @@ SynthResult synthesize(const std::filesystem::path& path, const SynthOptions& op
     file.append(part);
     if (progress) progress(file.n_appended(), result.file_bytes);
   };
-  to_file(header);
+  to_file(header.bytes);
   Synthesizer synthesizer(shape, options);
   for (std::size_t i = 0; i < specs.size(); ++i) {
     synthesizer.write(specs[i], i,
