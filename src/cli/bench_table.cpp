@@ -91,16 +91,15 @@ std::string drive(const BenchReport& report) {
 }
 
 std::string prediction(const BenchReport& report) {
-  std::vector<Cells> lines{
-      {"test", "predicted tok/s", "of that", "at its hit rate", "of that", "limit"}};
+  std::vector<Cells> lines{{"test", "predicted tok/s", "of that", "at its hit rate", "of that", "limit"}};
   const auto of = [](const BenchTest& test, const PassPrediction& pass) {
     return fmt::format("{:.2f}", test.median() / pass.tokens_per_second);
   };
   for (const BenchTest& test : report.tests) {
     if (!test.prediction) return "prediction: none without a profile; 'sluice profile MODEL' makes one\n";
     const BenchPrediction& expected = *test.prediction;
-    lines.push_back({test.name, fmt::format("{:.2f}", expected.even.tokens_per_second), of(test, expected.even),
-                     fmt::format("{:.2f}", expected.at_hit_rate.tokens_per_second),
+    lines.push_back({test.name, fmt::format("{:.2f}", expected.even.tokens_per_second),
+                     of(test, expected.even), fmt::format("{:.2f}", expected.at_hit_rate.tokens_per_second),
                      of(test, expected.at_hit_rate), expected.at_hit_rate.limit});
   }
   return columns(lines);

@@ -15,9 +15,10 @@ std::string findings_text(const std::vector<Finding>& findings) {
   for (const Finding& finding : findings) width = std::max(width, finding.topic.size());
   std::string text;
   for (const Finding& finding : findings) {
-    text += fmt::format("{:<8} {:<{}}  {}{}\n", severity_name(finding.severity), finding.topic, width,
-                        printable(finding.text),
-                        finding.cure.empty() ? std::string() : fmt::format("; cure: {}", printable(finding.cure)));
+    text += fmt::format(
+        "{:<8} {:<{}}  {}{}\n", severity_name(finding.severity), finding.topic, width,
+        printable(finding.text),
+        finding.cure.empty() ? std::string() : fmt::format("; cure: {}", printable(finding.cure)));
   }
   return text;
 }

@@ -205,46 +205,51 @@ class Parser {
 
   void add_plan() {
     CLI::App& app = add_command(
-        "plan", "Show what would lie where and predict the speed, here or on a simulated machine; loads nothing");
-    CLI::Option* model = app.add_option(
-        "MODEL", plan_.model, "A GGUF file (its header is enough), a built-in model, or a shape of 'sluice synth'");
+        "plan",
+        "Show what would lie where and predict the speed, here or on a simulated machine; loads nothing");
+    CLI::Option* model =
+        app.add_option("MODEL", plan_.model,
+                       "A GGUF file (its header is enough), a built-in model, or a shape of 'sluice synth'");
     model->type_name("")->required();
     models_.push_back(model);
     choice(app.add_option("--type", plan_.type, "Type of a shape's matrices (default: Q4_K_M, a mix)"),
            synth_types());
     app.add_flag("--json", plan_.json, "Print one JSON object");
     const char* group = "Simulated machine";
-    size(app, "--sim-ram", plan_.sim_ram_bytes, "Plan for a machine with so much memory and nothing else running",
-         group);
+    size(app, "--sim-ram", plan_.sim_ram_bytes,
+         "Plan for a machine with so much memory and nothing else running", group);
     size(app, "--sim-vram", plan_.sim_vram_bytes,
          "Memory of its GPU; counts for nothing, as this version computes on the CPU only", group);
     const auto parse_rate = [this](const double& giga) { plan_.sim_disk = giga * 1e9; };
-    app.add_option_function<double>("--sim-disk", parse_rate, "Rate of its drive in GB/s (10^9 bytes per second)")
+    app.add_option_function<double>("--sim-disk", parse_rate,
+                                    "Rate of its drive in GB/s (10^9 bytes per second)")
         ->check(CLI::Range(0.001, 1000.0).description(""))
         ->type_name("N")
         ->group(group);
-    auto* memory = repeatable(app.add_option_function<std::vector<std::string>>(
-                                     "--memory",
-                                     [this](const std::vector<std::string>& texts) {
-                                       plan_.budgets.clear();
-                                       for (const std::string& text : texts)
-                                         plan_.budgets.push_back(parse_size("--memory", text));
-                                     },
-                                     "Budgets to plan with, such as 6G; several are compared (default: what is free)")
-                                  ->delimiter(','));
+    auto* memory =
+        repeatable(app.add_option_function<std::vector<std::string>>(
+                          "--memory",
+                          [this](const std::vector<std::string>& texts) {
+                            plan_.budgets.clear();
+                            for (const std::string& text : texts)
+                              plan_.budgets.push_back(parse_size("--memory", text));
+                          },
+                          "Budgets to plan with, such as 6G; several are compared (default: what is free)")
+                       ->delimiter(','));
     memory->type_name("SIZE[,SIZE]")->group(k_memory_group);
     count(app, "--sequences", plan_.open.max_sequences, 1, k_max_sequences,
           "Sequences that get a KV cache each", k_memory_group);
     add_open_options(app, plan_.open, /*with_context=*/true, /*with_memory=*/false);
     app.footer(
-        "Speed is predicted from what 'sluice profile MODEL' measured here. Its limits: docs/performance.md.\n");
+        "Speed is predicted from what 'sluice profile MODEL' measured here. Its limits: "
+        "docs/performance.md.\n");
   }
 
   void add_doctor() {
-    CLI::App& app =
-        add_command("doctor", "Look for what makes streaming slow or unsafe on this machine, and say the cure");
-    CLI::Option* model =
-        app.add_option("MODEL", doctor_.model, "A model whose files, drive and speed are to be looked at too");
+    CLI::App& app = add_command(
+        "doctor", "Look for what makes streaming slow or unsafe on this machine, and say the cure");
+    CLI::Option* model = app.add_option("MODEL", doctor_.model,
+                                        "A model whose files, drive and speed are to be looked at too");
     model->type_name("");
     models_.push_back(model);
     app.add_flag("--json", doctor_.json, "Print one JSON object");
@@ -365,7 +370,7 @@ class Parser {
     const char* group = k_memory_group;
     if (with_memory)
       size(app, "--memory", open.memory_bytes,
-         "Most memory the process may hold, such as 6G (default: what is free)", group);
+           "Most memory the process may hold, such as 6G (default: what is free)", group);
     if (with_context)
       number(app, "--ctx", open.n_ctx, "Tokens of context, 0: the model's, at most 4096", group);
     number(app, "--chunk", open.prefill_chunk, "Prompt tokens per pass, 0: chosen from the memory", group);

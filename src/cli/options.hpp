@@ -77,7 +77,7 @@ struct ProfileCommand {
 };
 
 struct PlanCommand {
-  std::string model;  ///< A model, or a shape of synth.
+  std::string model;            ///< A model, or a shape of synth.
   std::string type = "Q4_K_M";  ///< Of a shape.
   OpenOptions open;
   std::vector<std::uint64_t> budgets;  ///< Several are compared; empty: the default.
@@ -117,8 +117,9 @@ struct PrintText {
   std::string text;
 };
 
-using Command = std::variant<RunCommand, InspectCommand, PerplexityCommand, BenchCommand, ProfileCommand,
-                             PlanCommand, DoctorCommand, SynthCommand, ReplayCommand, CompletionCommand, PrintText>;
+using Command =
+    std::variant<RunCommand, InspectCommand, PerplexityCommand, BenchCommand, ProfileCommand, PlanCommand,
+                 DoctorCommand, SynthCommand, ReplayCommand, CompletionCommand, PrintText>;
 
 /// A command line that makes no sense. The message is one line; the program ends with status 2.
 struct UsageError : std::runtime_error {

@@ -24,7 +24,8 @@ ProfileOptions profile_options(const std::filesystem::path& path, const OpenOpti
 Profile kept_profile(const ProfileOptions& options, const ProfileWarning& warn) {
   const std::filesystem::path folder = profile_folder();
   if (folder.empty()) return {};
-  return load_profile(options, folder, static_cast<std::int64_t>(k_max_profile_age_days * k_day_seconds), warn);
+  return load_profile(options, folder, static_cast<std::int64_t>(k_max_profile_age_days * k_day_seconds),
+                      warn);
 }
 
 }  // namespace
@@ -46,8 +47,10 @@ KnownRates known_rates(const std::filesystem::path& path, const OpenOptions& ope
     options.path.clear();
     options.quick = true;
     profile.machine = measure_profile(options).machine;
-    note("memory and kernels were measured just now, in a second; 'sluice profile' takes its time and keeps the "
-         "result");
+    note(
+        "memory and kernels were measured just now, in a second; 'sluice profile' takes its time and keeps "
+        "the "
+        "result");
   }
   known.rates = speed_rates(profile);
   if (sim_disk > 0) set_drive_rate(known.rates, sim_disk);
@@ -78,14 +81,15 @@ PlanOutlook make_outlook(PlanReport report, KnownRates known, const OpenOptions&
   }
   if (lacks_drive) {
     const PlanReport& made = outlook.report;
-    std::string cure = fmt::format("the drive was not measured yet; run 'sluice profile {}', or give --sim-disk GB/s",
-                                   made.source);
+    std::string cure = fmt::format(
+        "the drive was not measured yet; run 'sluice profile {}', or give --sim-disk GB/s", made.source);
     if (made.is_shape) {
       cure = "a shape lies on no drive; give one with --sim-disk GB/s";
     } else if (made.file_bytes - made.missing_bytes < k_min_profile_file_bytes) {
-      cure = fmt::format("the drive was not measured yet, and the file is too small to do it with; run 'sluice profile' "
-                         "with a file of {} or more beside it, or give --sim-disk GB/s",
-                         base::format_bytes(k_min_profile_file_bytes));
+      cure = fmt::format(
+          "the drive was not measured yet, and the file is too small to do it with; run 'sluice profile' "
+          "with a file of {} or more beside it, or give --sim-disk GB/s",
+          base::format_bytes(k_min_profile_file_bytes));
     }
     outlook.known.notes.push_back("no speed is predicted for what streams: " + cure);
   }

@@ -41,8 +41,9 @@ int plan(const PlanCommand& command, Output& output) {
 
   KnownRates known = known_rates(request.path, command.open, command.sim_disk);
   if (command.sim_vram_bytes != 0) {
-    known.notes.push_back(fmt::format("the {} of the GPU count for nothing: this version computes on the CPU only",
-                                      base::format_bytes(command.sim_vram_bytes)));
+    known.notes.push_back(
+        fmt::format("the {} of the GPU count for nothing: this version computes on the CPU only",
+                    base::format_bytes(command.sim_vram_bytes)));
   }
   if (command.sim_ram_bytes != 0)
     known.notes.push_back("a simulated machine has this machine's cores and rate of memory");

@@ -53,19 +53,27 @@ std::string prediction_text(const PredictionRange& range, const Plan& plan) {
   table.heading("prediction");
   if (work.n_prompt != 0) {
     table.row("prefill",
-              ranged(range, [](const Prediction& p) { return p.prefill.tokens_per_second; }, rate) + k_unit,
+              ranged(
+                  range, [](const Prediction& p) { return p.prefill.tokens_per_second; }, rate) +
+                  k_unit,
               terms(range.typical.prefill, streams));
   }
   if (work.n_answer != 0) {
-    table.row("decode", ranged(range, [](const Prediction& p) { return p.decode.tokens_per_second; }, rate) + k_unit,
+    table.row("decode",
+              ranged(
+                  range, [](const Prediction& p) { return p.decode.tokens_per_second; }, rate) +
+                  k_unit,
               terms(range.typical.decode, streams));
   }
-  table.row("answer", ranged(range, [](const Prediction& p) { return p.answer_seconds; }, duration),
+  table.row("answer",
+            ranged(
+                range, [](const Prediction& p) { return p.answer_seconds; }, duration),
             fmt::format("a prompt of {} tokens and {} tokens of answer", work.n_prompt, work.n_answer));
   if (plan.n_cached_units < plan.n_units) {
     const auto percent = [](double share) { return fmt::format("{:.0f} %", 100 * share); };
     table.row("experts found",
-              ranged(range, [](const Prediction& p) { return p.decode.hit_rate; }, percent),
+              ranged(
+                  range, [](const Prediction& p) { return p.decode.hit_rate; }, percent),
               "in memory when decoding: as recorded of real models (all used alike, to the better of them)");
   }
   return table.text();
@@ -90,31 +98,36 @@ std::string notes_text(const PlanOutlook& outlook) {
 }
 
 std::string comparison_text(const PlanOutlook& outlook) {
-  std::vector<Cells> lines{{"budget", "on the drive", "experts cached", "context", "prefill tok/s", "decode tok/s",
-                            "answer"}};
+  std::vector<Cells> lines{
+      {"budget", "on the drive", "experts cached", "context", "prefill tok/s", "decode tok/s", "answer"}};
   std::string refusals;
   for (std::size_t i = 0; i < outlook.report.choices.size(); ++i) {
     const PlanChoice& choice = outlook.report.choices[i];
     if (!choice.plan) {
-      lines.push_back({format_bytes(choice.memory_bytes), "refused", k_missing, k_missing, k_missing, k_missing,
-                       k_missing});
-      refusals += choice.needed_bytes == 0
-                      ? fmt::format("refused: {}\n", choice.refusal)
-                      : fmt::format("refused: {} is too small; the smallest budget that works is {} (--memory {}M)\n",
-                                    format_bytes(choice.memory_bytes), format_bytes(choice.needed_bytes),
-                                    (choice.needed_bytes + base::k_mib - 1) / base::k_mib);
+      lines.push_back({format_bytes(choice.memory_bytes), "refused", k_missing, k_missing, k_missing,
+                       k_missing, k_missing});
+      refusals +=
+          choice.needed_bytes == 0
+              ? fmt::format("refused: {}\n", choice.refusal)
+              : fmt::format("refused: {} is too small; the smallest budget that works is {} (--memory {}M)\n",
+                            format_bytes(choice.memory_bytes), format_bytes(choice.needed_bytes),
+                            (choice.needed_bytes + base::k_mib - 1) / base::k_mib);
       continue;
     }
     const Plan& plan = *choice.plan;
-    Cells cells{format_bytes(plan.budget_bytes), plan.fully_resident() ? "nothing" : format_bytes(plan.streamed_bytes),
+    Cells cells{format_bytes(plan.budget_bytes),
+                plan.fully_resident() ? "nothing" : format_bytes(plan.streamed_bytes),
                 plan.n_units == 0 ? k_missing
                                   : fmt::format("{:.0f} %", 100.0 * static_cast<double>(plan.n_cached_units) /
                                                                 static_cast<double>(plan.n_units)),
                 fmt::format("{}", plan.n_ctx)};
     if (const auto& range = outlook.predictions[i]) {
-      cells.push_back(ranged(*range, [](const Prediction& p) { return p.prefill.tokens_per_second; }, rate));
-      cells.push_back(ranged(*range, [](const Prediction& p) { return p.decode.tokens_per_second; }, rate));
-      cells.push_back(ranged(*range, [](const Prediction& p) { return p.answer_seconds; }, duration));
+      cells.push_back(ranged(
+          *range, [](const Prediction& p) { return p.prefill.tokens_per_second; }, rate));
+      cells.push_back(ranged(
+          *range, [](const Prediction& p) { return p.decode.tokens_per_second; }, rate));
+      cells.push_back(ranged(
+          *range, [](const Prediction& p) { return p.answer_seconds; }, duration));
     } else {
       cells.insert(cells.end(), 3, k_missing);
     }
@@ -125,8 +138,8 @@ std::string comparison_text(const PlanOutlook& outlook) {
                                       [](const auto& range) { return range.has_value(); });
   if (predicted != outlook.predictions.end()) {
     const Workload& work = (*predicted)->typical.workload;
-    text += fmt::format("answer: a prompt of {} tokens and {} tokens of answer, cut to the context\n", work.n_prompt,
-                        work.n_answer);
+    text += fmt::format("answer: a prompt of {} tokens and {} tokens of answer, cut to the context\n",
+                        work.n_prompt, work.n_answer);
   }
   return text + refusals;
 }

@@ -201,8 +201,7 @@ int run(const RunCommand& command, Output& output) {
   std::optional<Model> draft = open_draft_for(command.speculation, open);
   if (draft) open.draft = &*draft;
   // Before the model is opened: it reads the header once more. Chats may ask for statistics at any time.
-  const SpeedRates rates =
-      interactive || !command.stats.empty() ? kept_rates(path, open) : SpeedRates();
+  const SpeedRates rates = interactive || !command.stats.empty() ? kept_rates(path, open) : SpeedRates();
   Model model = Model::open(path, open);
   std::optional<Speculator> speculator;
   // A trace is of plain decoding.

@@ -89,7 +89,8 @@ class Judge {
 
   void model(const ModelHealth& model) {
     if (!model.damage.empty()) {
-      add(Severity::problem, "model", model.damage, "download it again, or all of its shards into one folder");
+      add(Severity::problem, "model", model.damage,
+          "download it again, or all of its shards into one folder");
       return;
     }
     if (model.missing_bytes != 0) {
@@ -104,10 +105,11 @@ class Judge {
       return;
     }
     add(Severity::ok, "model",
-        fmt::format("the header is good, and {} {} as long as it says", model.n_shards == 1 ? "the file" : "all shards",
-                    model.n_shards == 1 ? "is" : "are"));
+        fmt::format("the header is good, and {} {} as long as it says",
+                    model.n_shards == 1 ? "the file" : "all shards", model.n_shards == 1 ? "is" : "are"));
     if (!model.refusal.empty()) {
-      add(Severity::problem, "budget", model.refusal, "give more memory, stop other programs, or take a smaller model or context");
+      add(Severity::problem, "budget", model.refusal,
+          "give more memory, stop other programs, or take a smaller model or context");
     } else if (model.streamed_bytes != 0) {
       add(Severity::note, "budget",
           fmt::format("the budget of {} leaves {} on the drive", format_bytes(model.budget_bytes),
@@ -137,8 +139,9 @@ class Judge {
       add(Severity::ok, "direct reads", "O_DIRECT works: reads go around the page cache");
     } else if (model.damage.empty()) {
       add(Severity::warning, "direct reads",
-          fmt::format("O_DIRECT does not work here: {}; reads go through the page cache, which competes for memory",
-                      model.why_not_direct),
+          fmt::format(
+              "O_DIRECT does not work here: {}; reads go through the page cache, which competes for memory",
+              model.why_not_direct),
           "put the model on ext4, xfs or btrfs without compression");
     }
     rotation(model);
@@ -158,13 +161,15 @@ class Judge {
                       *model.drive_rate / 1e9));
     } else if (!model.drive_rate) {
       add(Severity::warning, "drive",
-          fmt::format("{} says it rotates (virtual drives may say so wrongly); random reads of a hard disk are a "
-                      "hundred times too slow",
-                      model.drive.name),
+          fmt::format(
+              "{} says it rotates (virtual drives may say so wrongly); random reads of a hard disk are a "
+              "hundred times too slow",
+              model.drive.name),
           "measure it with 'sluice profile MODEL', or move the model to an NVMe drive");
     } else {
       add(Severity::warning, "drive",
-          fmt::format("{} rotates: random reads reach {:.0f} MB/s", model.drive.name, *model.drive_rate / 1e6),
+          fmt::format("{} rotates: random reads reach {:.0f} MB/s", model.drive.name,
+                      *model.drive_rate / 1e6),
           "move the model to an NVMe drive");
     }
   }
@@ -180,8 +185,9 @@ class Judge {
     } else if (kernel_before(k_uring_major, k_uring_minor)) {
       cure = "Linux 5.6 or later has it";
     } else if (facts_.why_not_uring.find("SLUICE_URING") == std::string::npos) {
-      cure = "a container's seccomp profile often forbids it; allow io_uring_setup, io_uring_enter and "
-             "io_uring_register";
+      cure =
+          "a container's seccomp profile often forbids it; allow io_uring_setup, io_uring_enter and "
+          "io_uring_register";
     }
     add(Severity::warning, "io_uring",
         fmt::format("cannot be used: {}; pread with threads takes its place, which costs more processor time",
@@ -198,8 +204,9 @@ class Judge {
                       format_bytes(memory.total_bytes), format_bytes(health_.default_budget_bytes)));
     } else {
       add(Severity::ok, "memory",
-          fmt::format("{} of {} are available; the default budget is {}", format_bytes(memory.available_bytes),
-                      format_bytes(memory.total_bytes), format_bytes(health_.default_budget_bytes)));
+          fmt::format("{} of {} are available; the default budget is {}",
+                      format_bytes(memory.available_bytes), format_bytes(memory.total_bytes),
+                      format_bytes(health_.default_budget_bytes)));
     }
     if (memory.address_space_limit_bytes) {
       add(Severity::note, "memory",
@@ -221,10 +228,9 @@ class Judge {
   void cores() {
     const int usable = health_.n_usable_cpus, all = health_.n_machine_cpus;
     if (all > usable) {
-      const std::string reason =
-          health_.cpu_quota > 0 && health_.cpu_quota < all
-              ? fmt::format("a cgroup's quota of {:.2f} cores", health_.cpu_quota)
-              : std::string("the affinity of the process or its cpuset");
+      const std::string reason = health_.cpu_quota > 0 && health_.cpu_quota < all
+                                     ? fmt::format("a cgroup's quota of {:.2f} cores", health_.cpu_quota)
+                                     : std::string("the affinity of the process or its cpuset");
       add(Severity::note, "cores",
           fmt::format("{} of {} cores are usable, by {}; as many threads are started", usable, all, reason));
     } else {
@@ -239,8 +245,9 @@ class Judge {
           "stop other programs, or give fewer --threads");
     } else if (*health_.load > all / 2.0) {
       add(Severity::note, "load",
-          fmt::format("other programs are busy: {:.1f} processes wanted to run during the last minute on {} cores",
-                      *health_.load, all));
+          fmt::format(
+              "other programs are busy: {:.1f} processes wanted to run during the last minute on {} cores",
+              *health_.load, all));
     } else {
       add(Severity::ok, "load", fmt::format("{:.1f}: the machine is idle enough", *health_.load));
     }
@@ -253,7 +260,10 @@ class Judge {
     const bool in = moved(health_.counters.n_swapped_in, facts_.later.n_swapped_in);
     const bool out = moved(health_.counters.n_swapped_out, facts_.later.n_swapped_out);
     if (in || out) {
-      add(Severity::warning, "swap", fmt::format("pages are being swapped {} right now", in && out ? "in and out" : in ? "in" : "out"),
+      add(Severity::warning, "swap",
+          fmt::format("pages are being swapped {} right now", in && out ? "in and out"
+                                                              : in      ? "in"
+                                                                        : "out"),
           "give a smaller --memory or stop what takes the memory");
     } else if (health_.swap_total_bytes != 0) {
       add(Severity::note, "swap",
@@ -299,8 +309,8 @@ class Judge {
     if (before && after && *after > *before) {
       add(Severity::warning, "heat", "cores are being slowed down because they are hot", "cool the machine");
     } else if (health_.hottest_celsius && *health_.hottest_celsius >= k_hot_celsius) {
-      add(Severity::warning, "heat", fmt::format("a sensor shows {:.0f} degrees Celsius", *health_.hottest_celsius),
-          "cool the machine");
+      add(Severity::warning, "heat",
+          fmt::format("a sensor shows {:.0f} degrees Celsius", *health_.hottest_celsius), "cool the machine");
     } else if (before && *before != 0) {
       add(Severity::note, "heat",
           fmt::format("cores were slowed down because of heat {} times since the machine started, not now",
@@ -312,17 +322,20 @@ class Judge {
 
   void age(const char* what, std::optional<std::int64_t> seconds, const std::string& cure) {
     if (!seconds) {
-      add(Severity::note, "profile", fmt::format("{} was not measured yet, so speed cannot be predicted", what), cure);
+      add(Severity::note, "profile",
+          fmt::format("{} was not measured yet, so speed cannot be predicted", what), cure);
     } else if (static_cast<double>(*seconds) > facts_.max_profile_age_seconds) {
       add(Severity::note, "profile",
-          fmt::format("{} was measured {:.0f} days ago", what, static_cast<double>(*seconds) / k_day_seconds), cure);
+          fmt::format("{} was measured {:.0f} days ago", what, static_cast<double>(*seconds) / k_day_seconds),
+          cure);
     } else {
       add(Severity::ok, "profile", fmt::format("{} was measured", what));
     }
   }
 
   void profile() {
-    age("the machine", facts_.machine_profile_age_seconds, facts_.model ? "sluice profile MODEL" : "sluice profile");
+    age("the machine", facts_.machine_profile_age_seconds,
+        facts_.model ? "sluice profile MODEL" : "sluice profile");
     if (!facts_.model || !facts_.model->damage.empty() || facts_.model->missing_bytes != 0) return;
     if (!facts_.model->can_be_profiled) {
       add(Severity::ok, "profile", "the model is too small to measure its drive with");

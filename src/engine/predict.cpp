@@ -193,10 +193,9 @@ Load load_of(const std::vector<TypeWork>& work, const SpeedRates& rates, double 
 
 /// Attention of one row to `depth` tokens; the keys are read once for `n_rows` rows.
 Load attention_load(const WorkFacts& work, const SpeedRates& rates, double depth, double n_rows) {
-  return {
-      depth * static_cast<double>(work.kv_token_bytes) * k_giga / rates.memory_bytes,
-      n_rows * depth * static_cast<double>(work.kv_products) * kernel_time(rates, "F16").product_ns(n_rows) /
-          k_attention_share};
+  return {depth * static_cast<double>(work.kv_token_bytes) * k_giga / rates.memory_bytes,
+          n_rows * depth * static_cast<double>(work.kv_products) *
+              kernel_time(rates, "F16").product_ns(n_rows) / k_attention_share};
 }
 
 const char* limit_of(const PassPrediction& pass) noexcept {
@@ -238,8 +237,8 @@ PassPrediction predict_decode(const WorkFacts& work, const Plan& plan, const Spe
     const double bytes = misses * work.n_expert_layers * static_cast<double>(work.unit_bytes);
     pass.drive_bytes += bytes;
     if (bytes > 0) {
-      const double rate = rates.random.empty() ? rates.sequential_bytes
-                                               : read_rate(rates.random, block, in_flight);
+      const double rate =
+          rates.random.empty() ? rates.sequential_bytes : read_rate(rates.random, block, in_flight);
       pass.drive_ns += bytes * k_giga / (rate * k_burst_share);
       // Without look-ahead nothing but the layer's own experts is computed during reads, and of those the
       // last to arrive comes too late.
@@ -286,8 +285,8 @@ void add_pass(PassPrediction& sum, const WorkFacts& work, const Plan& plan, cons
     // decoding.
     const double share = cached_share(plan), used = work.n_experts_used;
     const double whole = work.n_experts > used ? (distinct - used) / (work.n_experts - used) : 1.0;
-    const double hits = workload.hit_rate.value_or(
-        whole * share + (1 - whole) * expected_hit_rate(workload.routing, share));
+    const double hits =
+        workload.hit_rate.value_or(whole * share + (1 - whole) * expected_hit_rate(workload.routing, share));
     const double bytes = distinct * (1 - hits) * work.n_expert_layers * static_cast<double>(work.unit_bytes);
     sum.hit_rate += hits * n_rows;
     sum.drive_bytes += bytes;
@@ -301,8 +300,8 @@ void add_pass(PassPrediction& sum, const WorkFacts& work, const Plan& plan, cons
     dense_drive_ns = bytes * k_giga / sweep_rate(rates);
   }
   sum.drive_ns += expert_drive_ns + dense_drive_ns;
-  sum.token_ns += hide(dense_drive_ns, shared_ns, k_drive_overlap) +
-                  hide(expert_drive_ns, expert_ns, k_drive_overlap);
+  sum.token_ns +=
+      hide(dense_drive_ns, shared_ns, k_drive_overlap) + hide(expert_drive_ns, expert_ns, k_drive_overlap);
 }
 
 PassPrediction predict_prefill(const WorkFacts& work, const Plan& plan, const SpeedRates& rates,
@@ -315,9 +314,10 @@ PassPrediction predict_prefill(const WorkFacts& work, const Plan& plan, const Sp
     add_pass(pass, work, plan, rates, workload, workload.depth + double{1} * i * chunk, chunk,
              rest == 0 && i + 1 == n_whole);
   }
-  if (rest != 0) add_pass(pass, work, plan, rates, workload, workload.depth + double{1} * n_whole * chunk, rest, true);
-  for (double* value : {&pass.token_ns, &pass.drive_ns, &pass.memory_ns, &pass.compute_ns, &pass.drive_bytes,
-                        &pass.hit_rate})
+  if (rest != 0)
+    add_pass(pass, work, plan, rates, workload, workload.depth + double{1} * n_whole * chunk, rest, true);
+  for (double* value :
+       {&pass.token_ns, &pass.drive_ns, &pass.memory_ns, &pass.compute_ns, &pass.drive_bytes, &pass.hit_rate})
     *value /= workload.n_prompt;
   pass.tokens_per_second = k_giga / pass.token_ns;
   pass.limit = limit_of(pass);
@@ -366,8 +366,7 @@ SpeedRates speed_rates(const Profile& profile) {
   const DriveProfile* slowest = nullptr;
   for (const DriveProfile& drive : profile.drives) {
     if (!drive.has_rates()) continue;
-    if (slowest == nullptr ||
-        best(drive.random)->bytes_per_second < best(slowest->random)->bytes_per_second)
+    if (slowest == nullptr || best(drive.random)->bytes_per_second < best(slowest->random)->bytes_per_second)
       slowest = &drive;
   }
   if (slowest != nullptr) {
@@ -392,8 +391,9 @@ Workload cut_to_context(Workload workload, std::uint32_t n_ctx) noexcept {
 Prediction predict(const WorkFacts& work, const Plan& plan, const SpeedRates& rates,
                    const Workload& workload) {
   if (!rates.knows_machine()) {
-    base::fail(ErrorCode::invalid_argument,
-               "speed cannot be predicted: the rates of memory and kernels are not known; run 'sluice profile'");
+    base::fail(
+        ErrorCode::invalid_argument,
+        "speed cannot be predicted: the rates of memory and kernels are not known; run 'sluice profile'");
   }
   if (!plan.fully_resident() && !rates.knows_drive()) {
     base::fail(ErrorCode::invalid_argument,
@@ -403,9 +403,9 @@ Prediction predict(const WorkFacts& work, const Plan& plan, const SpeedRates& ra
   prediction.workload = workload;
   if (workload.n_prompt != 0) prediction.prefill = predict_prefill(work, plan, rates, workload);
   if (workload.n_answer != 0) prediction.decode = predict_decode(work, plan, rates, workload);
-  prediction.answer_seconds = (prediction.prefill.token_ns * workload.n_prompt +
-                               prediction.decode.token_ns * workload.n_answer) /
-                              k_giga;
+  prediction.answer_seconds =
+      (prediction.prefill.token_ns * workload.n_prompt + prediction.decode.token_ns * workload.n_answer) /
+      k_giga;
   return prediction;
 }
 

@@ -29,9 +29,9 @@ MachineProfile measure_machine_profile(const ProfileOptions& options, const Prof
   check_cancel(options);
   if (progress) progress("kernels");
   base::ThreadPool pool(result.memory.n_threads);
-  result.kernels = engine::measure_kernels(pool, platform::choose_isa(),
-                                           options.quick ? k_quick_kernel_seconds : k_kernel_seconds,
-                                           options.cancel);
+  result.kernels =
+      engine::measure_kernels(pool, platform::choose_isa(),
+                              options.quick ? k_quick_kernel_seconds : k_kernel_seconds, options.cancel);
   check_cancel(options);
   result.measured_at = std::time(nullptr);
   return result;

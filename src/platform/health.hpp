@@ -20,13 +20,13 @@ struct HealthFacts {
   int kernel_major = 0, kernel_minor = 0;  ///< 0.0: unknown.
   MemoryLimits memory;
   std::uint64_t default_budget_bytes = 0;
-  int n_machine_cpus = 0;  ///< Online.
-  int n_usable_cpus = 0;   ///< By affinity and quota.
-  double cpu_quota = 0;    ///< Cores' worth of time; 0: no quota.
-  std::optional<double> load;  ///< Processes that wanted to run, average of the last minute.
+  int n_machine_cpus = 0;                 ///< Online.
+  int n_usable_cpus = 0;                  ///< By affinity and quota.
+  double cpu_quota = 0;                   ///< Cores' worth of time; 0: no quota.
+  std::optional<double> load;             ///< Processes that wanted to run, average of the last minute.
   std::optional<double> memory_pressure;  ///< Percent of the last 10 s that something waited for memory.
   std::uint64_t swap_total_bytes = 0, swap_free_bytes = 0;
-  std::string huge_pages;  ///< "always", "madvise", "never".
+  std::string huge_pages;                          ///< "always", "madvise", "never".
   std::optional<std::uint64_t> io_uring_disabled;  ///< The sysctl: 0 no, 1 for some, 2 for all.
   std::optional<std::uint64_t> max_open_files;     ///< Empty: no limit.
   std::optional<std::uint64_t> max_locked_bytes;   ///< Empty: no limit.

@@ -16,8 +16,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-const std::vector<std::string> k_commands{"run",     "inspect", "perplexity", "bench",
-                                          "profile", "synth",   "replay",     "completion"};
+const std::vector<std::string> k_commands{"run",  "inspect", "perplexity", "bench",  "profile",
+                                          "plan", "doctor",  "synth",      "replay", "completion"};
 
 /// One line, in the program's name: what a script or a person sees when something is wrong.
 void expect_error(const Outcome& outcome, int status, const std::string& part) {
