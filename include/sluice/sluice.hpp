@@ -1,6 +1,7 @@
 #pragma once
 
 // The whole public interface of Sluice.
+#include "sluice/doctor.hpp"
 #include "sluice/error.hpp"
 #include "sluice/generate.hpp"
 #include "sluice/inspect.hpp"
@@ -9,6 +10,8 @@
 #include "sluice/options.hpp"
 #include "sluice/perplexity.hpp"
 #include "sluice/plan.hpp"
+#include "sluice/planning.hpp"
+#include "sluice/predict.hpp"
 #include "sluice/profile.hpp"
 #include "sluice/replay.hpp"
 #include "sluice/routing.hpp"

@@ -139,7 +139,7 @@ TEST(Judge, IoUringAndWhyItIsMissing) {
     f.health.io_uring_disabled = 2;
   });
   expect(Severity::warning, "io_uring", "Linux 5.6", [&](DoctorFacts& f) {
-    without("Function not implemented")(f);
+    without("Invalid system call")(f);
     f.health.kernel_major = 4;
     f.health.kernel_minor = 19;
   });
