@@ -36,7 +36,13 @@ void plan(const DoctorOptions& options, engine::ModelHealth& model) {
       model.streamed_bytes = choice.plan->streamed_bytes;
     }
   } catch (const Error& error) {
-    (error.code() == ErrorCode::unsupported ? model.unsupported : model.damage) = error.what();
+    if (error.code() == ErrorCode::unsupported) {
+      model.unsupported = error.what();
+    } else if (error.code() == ErrorCode::io || error.code() == ErrorCode::invalid_file) {
+      model.damage = error.what();
+    } else {
+      throw;
+    }
   }
 }
 

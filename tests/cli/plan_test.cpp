@@ -174,6 +174,7 @@ TEST_F(PlanTest, DoctorAddsTheModelAndItsPlan) {
   EXPECT_TRUE(report["has_problem"].get<bool>());
   EXPECT_TRUE(report["outlook"].is_null());
   expect_error(call({"doctor", "no-such-model"}), 1, "no-such-model");
+  expect_error(call({"doctor", "tales", "--ctx", "999999"}), 1, "trained for");
 }
 
 TEST_F(PlanTest, BenchAndStatsSetThePredictionBesideTheMeasurement) {
