@@ -220,6 +220,7 @@ TEST(Predict, DenseWeightsThatDoNotFitAreReadInEveryPass) {
 TEST(Predict, ReadRatesAreTakenAtTheSizeAndDepthOfTheReads) {
   WorkFacts work = moe_work(48);
   const Plan plan = moe_plan(work, 0.3);
+  work.part_bytes = 1 << 20;  // Two pieces of 512 KiB.
   // All experts are missed: more reads are in flight than were measured.
   const double large = predict(work, plan, rates(), decode_only(0.0)).decode.drive_ns;
   work.part_bytes = 64 << 10;
