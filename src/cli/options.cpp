@@ -365,8 +365,7 @@ class Parser {
     count(app, "--draft-max", choice.max_guesses, 1, k_most_guesses, "Guesses per pass at most", group);
   }
 
-  void add_open_options(CLI::App& app, OpenOptions& open, bool with_context = true,
-                        bool with_memory = true) {
+  void add_open_options(CLI::App& app, OpenOptions& open, bool with_context = true, bool with_memory = true) {
     const char* group = k_memory_group;
     if (with_memory)
       size(app, "--memory", open.memory_bytes,

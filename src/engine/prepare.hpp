@@ -29,7 +29,7 @@ struct Prepared {
   std::string chat_template;
   std::vector<std::unique_ptr<storage::File>> shards;
   std::vector<std::unique_ptr<storage::File>> copies;  ///< Of the shards; empty without a second copy.
-  std::uint32_t alignment_bytes = 1;  ///< The widest that direct reads of a shard need.
+  std::uint32_t alignment_bytes = 1;                   ///< The widest that direct reads of a shard need.
   residency::UnitMap units;
   std::uint64_t probe_read_bytes = 0;  ///< Read to find out whether direct reads work, and to compare copies.
 };
