@@ -76,6 +76,10 @@ struct StepItem {
 /// that are valid during the call only.
 using LogitsSink = std::function<void(std::size_t item, std::size_t token, std::span<const float> logits)>;
 
+/// How far a step is: tokens of its items that are computed, those of the pass under way in parts as its
+/// layers are done, and all of them.
+using StepProgress = std::function<void(double n_done, std::size_t n_tokens)>;
+
 /// An open model under a memory budget. Thread-compatible: one call at a time per model.
 class Model {
  public:
@@ -106,6 +110,10 @@ class Model {
   /// A flag the caller may raise from a signal handler or another thread: a running step() ends within one
   /// layer with Error(cancelled). step() never clears it.
   void set_cancel_flag(const std::atomic<bool>* flag) noexcept;
+
+  /// Called before each layer of a step from now on, on the thread that computes; must not call the model or
+  /// throw. An empty one ends it.
+  void set_progress(StepProgress progress);
 
   /// Reads experts that an earlier run used most (OpenOptions::heat) into free slots, one after the other,
   /// while `may_go_on()` returns true; returns when it does not or none is left. For moments when the program

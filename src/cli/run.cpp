@@ -13,6 +13,7 @@
 #include "cli/models.hpp"
 #include "cli/outlook.hpp"
 #include "cli/profile.hpp"
+#include "cli/progress_line.hpp"
 #include "cli/signals.hpp"
 #include "cli/speculation.hpp"
 #include "cli/stats_table.hpp"
@@ -108,7 +109,11 @@ void note_full_context(const Model& model, const Generation& generation) {
 
 int run_prompt(const RunCommand& command, Model& model, const GenerateOptions& options,
                const std::string& text, const SpeedRates& rates, Output& output) {
-  const auto on_text = [&](std::string_view piece) { return command.json || output.write(piece); };
+  PromptProgress progress(model);
+  const auto on_text = [&](std::string_view piece) {
+    progress.clear();
+    return command.json || output.write(piece);
+  };
   Generation generation;
   if (command.chat || command.system) {
     Conversation conversation(model, command.system);
@@ -118,6 +123,7 @@ int run_prompt(const RunCommand& command, Model& model, const GenerateOptions& o
     Sequence sequence = model.new_sequence();
     generation = generate(model, sequence, raw_prompt(model.tokenizer(), text), options, on_text);
   }
+  progress.clear();
   if (command.json)
     output.write(run_json(model.info(), generation, options.sampler.seed, model.plan(),
                           profiled_stats(model, command.open.io)));
@@ -132,14 +138,19 @@ int run_prompt(const RunCommand& command, Model& model, const GenerateOptions& o
 bool chat_turn(const RunCommand& command, Model& model, Conversation& conversation,
                const std::string& message, const GenerateOptions& options, const SpeedRates& rates,
                Output& output) {
+  PromptProgress progress(model);
   try {
-    const Generation generation =
-        conversation.answer(message, options, [&](std::string_view piece) { return output.write(piece); });
+    const Generation generation = conversation.answer(message, options, [&](std::string_view piece) {
+      progress.clear();
+      return output.write(piece);
+    });
+    progress.clear();
     output.end_line();
     if (generation.reason == StopReason::context_full) {
       print_error_text("sluice: note: the context is full; /reset begins anew, --ctx asks for more\n");
     }
   } catch (const Error& error) {
+    progress.clear();
     output.end_line();
     const char* cure = error.code() == ErrorCode::context_full ? "; /reset begins anew" : "";
     print_error_text(fmt::format("sluice: error: {}{}\n", error.what(), cure));

@@ -76,6 +76,9 @@ void Model::step(std::span<const StepItem> items, const LogitsSink& sink) {
 void Model::set_cancel_flag(const std::atomic<bool>* flag) noexcept {
   impl_->cancel = flag;
 }
+void Model::set_progress(StepProgress progress) {
+  impl_->progress = std::move(progress);
+}
 void Model::preload_while(const std::function<bool()>& may_go_on) {
   if (impl_->cache != nullptr) impl_->cache->preload_while(may_go_on);
 }

@@ -192,8 +192,8 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
       parts.params, parts.tensors, parts.units, *impl->ops, *impl->store,
       model::Forward::Streams{impl->cache.get(), impl->blocks.get(), impl->embeddings.get()},
       impl->plan.prefill_chunk, options.look_ahead);
-  if (impl->cache != nullptr && impl->cache->is_streaming())
-    impl->forward->set_layer_hook([owner = impl.get()] { owner->govern(); });
+  impl->forward->set_layer_hook(
+      [owner = impl.get()](std::uint32_t layer_idx) { owner->before_layer(layer_idx); });
   impl->pass_tokens.reserve(impl->plan.prefill_chunk);
   impl->pass_positions.reserve(impl->plan.prefill_chunk);
   impl->pass_logits_rows.reserve(impl->plan.prefill_chunk);
@@ -265,6 +265,8 @@ void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) 
 
   // Fills passes with rows of the items in order. A sequence's pages are reserved pass by pass and its length
   // moves only when the pass is complete, so a failure leaves it as the last complete pass did.
+  n_step_tokens = n_step_done = 0;
+  for (const StepItem& item : items) n_step_tokens += item.tokens.size();
   std::vector<std::uint32_t> n_added(items.size(), 0);
   std::size_t item_idx = 0, token_idx = 0;
   while (item_idx < items.size()) {
@@ -298,6 +300,7 @@ void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) 
       token_idx = 0;
     }
     run_pass(sink, is_decode, n_guesses);
+    n_step_done += pass_tokens.size();
     const std::size_t end_item = std::min(items.size(), token_idx == 0 ? item_idx : item_idx + 1);
     for (std::size_t i = first_item; i < end_item; ++i) items[i].sequence->impl_->n_tokens += n_added[i];
   }
@@ -320,6 +323,14 @@ std::optional<residency::PressureFacts> Model::Impl::pressure() const {
   }
   if (facts.limit_bytes == 0) return std::nullopt;  // Nothing is known.
   return facts;
+}
+
+void Model::Impl::before_layer(std::uint32_t layer_idx) {
+  if (cache != nullptr && cache->is_streaming()) govern();
+  if (!progress) return;
+  const double layers = static_cast<double>(layer_idx) / prepared->params.n_layers;
+  progress(static_cast<double>(n_step_done) + layers * static_cast<double>(pass_tokens.size()),
+           n_step_tokens);
 }
 
 void Model::Impl::govern() {

@@ -60,6 +60,8 @@ struct Model::Impl {
   storage::IoStatistics io_before;  ///< The queue's statistics after loading.
   std::vector<storage::DriveStatistics> drives_before;
   const std::atomic<bool>* cancel = nullptr;
+  StepProgress progress;
+  std::size_t n_step_tokens = 0, n_step_done = 0;  ///< Of the step under way, before its current pass.
   std::uint32_t n_sequences = 0;
   std::uint64_t n_prefill_tokens = 0, prefill_ns = 0, n_decode_tokens = 0, decode_ns = 0;
   std::uint64_t n_decode_passes = 0;
@@ -99,6 +101,7 @@ struct Model::Impl {
   void step(std::span<const StepItem> items, const LogitsSink& sink);
   /// `n_guesses` of the rows are guesses.
   void run_pass(const LogitsSink& sink, bool is_decode, std::size_t n_guesses);
+  void before_layer(std::uint32_t layer_idx);
   /// Gives slots back or takes them again, as the memory of the machine allows; looks at most every 200 ms.
   /// For a streaming model, between two layers.
   void govern();

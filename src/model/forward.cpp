@@ -281,7 +281,7 @@ void Forward::run(const PassRows& rows, const std::atomic<bool>* cancel, LogitsR
   embed(rows.tokens);
   for (std::uint32_t layer_idx = 0; layer_idx < params_.n_layers; ++layer_idx) {
     check_cancel(cancel);
-    if (layer_hook_) layer_hook_();
+    if (layer_hook_) layer_hook_(layer_idx);
     attention(layer_idx, rows);
     ops_.rms_norm(x_.first(n_rows), layers_[layer_idx].ffn_norm, params_.norm_eps, h_.first(n_rows));
     if (params_.is_moe()) {

@@ -62,7 +62,7 @@ class Forward {
   void log_routing(std::vector<std::uint16_t>* log) noexcept { routing_log_ = log; }
 
   /// Called before each layer of a pass, when no expert is leased. Must not throw.
-  void set_layer_hook(std::function<void()> hook) { layer_hook_ = std::move(hook); }
+  void set_layer_hook(std::function<void(std::uint32_t layer_idx)> hook) { layer_hook_ = std::move(hook); }
 
   /// Bytes of weights that all passes needed so far, and that a pass of one row with logits needs; see Stats.
   std::uint64_t weight_bytes() const noexcept { return weight_bytes_; }
@@ -138,7 +138,7 @@ class Forward {
   std::vector<std::uint32_t> group_begin_;  ///< [n_experts + 1] into the two below.
   std::vector<std::uint32_t> in_rows_, out_rows_;
   std::vector<residency::UnitCache::Want> wants_;
-  std::function<void()> layer_hook_;
+  std::function<void(std::uint32_t)> layer_hook_;
   std::vector<std::uint16_t>* routing_log_ = nullptr;
 };
 

@@ -163,7 +163,7 @@ std::string explain(int error) {
     case EACCES:
       return "io_uring is forbidden here (kernel.io_uring_disabled, or a seccomp filter as in containers)";
     case ENOMEM:
-      return "no locked memory for the ring (raise RLIMIT_MEMLOCK, \"ulimit -l\", or lower the queue depth)";
+      return "no locked memory for the ring (raise RLIMIT_MEMLOCK, \"ulimit -l\")";
     case EMFILE:
     case ENFILE:
       return "no file descriptor is left for the ring";

@@ -1,8 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <termios.h>
 
+#include <array>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -34,6 +36,19 @@ class Terminal {
   }
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
+
+  /// What the program has written to it and nobody has read; waits up to `ms` for the first of it.
+  std::string seen(int ms = 0) const {
+    std::string text;
+    std::array<char, 4096> block;
+    pollfd wait{user_, POLLIN, 0};
+    while (poll(&wait, 1, text.empty() ? ms : 0) == 1) {
+      const ssize_t n = read(user_, block.data(), block.size());
+      if (n <= 0) break;
+      text.append(block.data(), static_cast<std::size_t>(n));
+    }
+    return text;
+  }
 
   bool ready() const noexcept { return ready_; }
   int program_end() const noexcept { return program_; }
@@ -150,6 +165,32 @@ TEST(Chat, WithoutAPromptJsonIsAUsageError) {
   SLUICE_NEEDS_TERMINAL(terminal);
   Process process(with_program({"run", "tales", "--json"}), on(terminal));
   EXPECT_EQ(process.wait().status, 2);
+}
+
+TEST(Progress, OfALongPromptIsShownOnATerminalOnlyAndGoneAtTheEnd) {
+  SLUICE_NEEDS_TERMINAL(terminal);
+  // One token a pass on one thread, most experts streamed: some seconds.
+  std::string prompt;
+  for (int i = 0; i < 450; ++i) prompt += "once upon a time ";
+  const Words words{k_program, "run",     "tales", "-p",        prompt, "-n",       "1",   "--ctx",
+                    "2048",    "--chunk", "1",     "--threads", "1",    "--memory", "22M", "--stats"};
+  Process::Options options;
+  options.error_fd = terminal.program_end();
+  Process process(words, options);
+  std::string seen;
+  while (!process.has_ended()) seen += terminal.seen(50);
+  const Outcome outcome = process.wait();
+  seen += terminal.seen();
+  ASSERT_EQ(outcome.status, 0) << seen;
+  EXPECT_THAT(seen, HasSubstr(" prompt tokens, "));
+  EXPECT_THAT(seen, HasSubstr(" s left"));
+  const std::size_t last = seen.rfind("left");
+  ASSERT_NE(last, std::string::npos);
+  EXPECT_NE(seen.find("\x1b[K", last), std::string::npos) << "the line must be gone before the statistics";
+  EXPECT_EQ(outcome.out.find("prompt tokens"), std::string::npos);
+
+  Process quiet(words, {});
+  EXPECT_EQ(quiet.wait().err.find("s left"), std::string::npos);
 }
 
 }  // namespace

@@ -34,6 +34,7 @@ class Process {
   struct Options {
     std::string input;                                 ///< Given as a file on standard input.
     int input_fd = -1;                                 ///< Instead of `input`.
+    int error_fd = -1;                                 ///< Standard error, instead of a file.
     bool close_output = false;                         ///< Started without standard output.
     std::string output_path;                           ///< Instead of the pipe.
     std::map<std::string, std::string> environment{};  ///< Added to the test's own.
@@ -58,8 +59,12 @@ class Process {
     } else {
       posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
     }
-    posix_spawn_file_actions_addopen(&actions, 2, (folder_ / "err").c_str(), O_WRONLY | O_CREAT | O_TRUNC,
-                                     0600);
+    if (options.error_fd >= 0) {
+      posix_spawn_file_actions_adddup2(&actions, options.error_fd, 2);
+    } else {
+      posix_spawn_file_actions_addopen(&actions, 2, (folder_ / "err").c_str(), O_WRONLY | O_CREAT | O_TRUNC,
+                                       0600);
+    }
     std::vector<std::string> variables;
     // Neither the user's cache folder nor what another run left there may matter.
     std::map<std::string, std::string> environment = options.environment;
@@ -105,7 +110,15 @@ class Process {
   }
 
   void send(int signal) const { kill(pid_, signal); }
-  std::string errors() const { return read_text(folder_ / "err"); }
+  std::string errors() const {
+    return std::filesystem::exists(folder_ / "err") ? read_text(folder_ / "err") : std::string();
+  }
+
+  bool has_ended() const {
+    siginfo_t info{};
+    return waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid != 0;
+  }
 
   Outcome wait() {
     if (output_ >= 0) read_output(std::string::npos);

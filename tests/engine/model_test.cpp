@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -190,6 +191,26 @@ TEST(Model, CancelBetweenPassesKeepsCompletePasses) {
             }),
             ErrorCode::cancelled);
   EXPECT_EQ(sequence.n_tokens(), 32u) << "two passes of 16 were complete";
+}
+
+TEST(Model, ProgressGoesFromNothingToAlmostAllOfEachStep) {
+  const Opened file;
+  Model model = file.open(1, 16);
+  Sequence sequence = model.new_sequence();
+  std::vector<double> done;
+  model.set_progress([&](double n_done, std::size_t n_tokens) {
+    EXPECT_EQ(n_tokens, 40u);
+    done.push_back(n_done);
+  });
+  last_logits(model, sequence, text(40, 2));
+  ASSERT_EQ(done.size(), 3u * 3) << "three passes of three layers";
+  EXPECT_EQ(done.front(), 0.0);
+  EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
+  EXPECT_DOUBLE_EQ(done[3], 16.0);
+  EXPECT_NEAR(done.back(), 32 + 8 * 2.0 / 3, 1e-9);
+  model.set_progress({});
+  last_logits(model, sequence, text(1, 2));
+  EXPECT_EQ(done.size(), 9u);
 }
 
 /// Passes everything through, but turns every completion into EIO while armed.
