@@ -71,8 +71,8 @@ ModelInfo make_info(const Prepared& prepared) {
   return info;
 }
 
-/// Memory pressure builds up over seconds, and a look at it costs a tenth of a millisecond.
-constexpr std::uint64_t k_govern_interval_ns = 200'000'000;
+/// A neighbour that takes 300 MB/s takes 8 MB between two looks, and a look costs a tenth of a millisecond.
+constexpr std::uint64_t k_govern_interval_ns = 25'000'000;
 
 void check_options(const OpenOptions& options) {
   constexpr std::uint32_t k_max_sequences = 4096, k_max_chunk_rows = 16'384;
@@ -340,7 +340,12 @@ void Model::Impl::govern() {
   const auto facts = pressure();
   if (!facts) return;
   const std::uint64_t wanted = residency::governed_slot_bytes(*facts);
-  if (wanted != facts->slot_bytes) cache->resize(wanted);
+  // Giving way cannot wait, coming back can: each change of size waits for the reads under way.
+  constexpr std::uint64_t k_patience = 8;
+  if (wanted > facts->slot_bytes && now - resized_ns < k_patience * govern_interval_ns) return;
+  if (wanted == facts->slot_bytes) return;
+  resized_ns = now;
+  cache->resize(wanted);
 }
 
 void Model::Impl::run_pass(const LogitsSink& sink, bool is_decode, std::size_t n_guesses) {

@@ -56,7 +56,7 @@ struct Model::Impl {
   std::optional<std::uint64_t> kernel_bytes_before;
   std::string io_description;
   std::function<platform::MemoryLimits()> memory_limits;
-  std::uint64_t govern_interval_ns = 0, governed_ns = 0;
+  std::uint64_t govern_interval_ns = 0, governed_ns = 0, resized_ns = 0;
   storage::IoStatistics io_before;  ///< The queue's statistics after loading.
   std::vector<storage::DriveStatistics> drives_before;
   const std::atomic<bool>* cancel = nullptr;
@@ -102,7 +102,7 @@ struct Model::Impl {
   /// `n_guesses` of the rows are guesses.
   void run_pass(const LogitsSink& sink, bool is_decode, std::size_t n_guesses);
   void before_layer(std::uint32_t layer_idx);
-  /// Gives slots back or takes them again, as the memory of the machine allows; looks at most every 200 ms.
+  /// Gives slots back or takes them again, as the memory of the machine allows; looks at most every 25 ms.
   /// For a streaming model, between two layers.
   void govern();
   std::optional<residency::PressureFacts> pressure() const;  ///< Nothing when the system tells nothing.
