@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ChooseCopy, TakesTheOneWithLessToDoByItsRate) {
+TEST(ChooseCopy, TakesTheOneWithLessLeftByItsRate) {
   EXPECT_EQ(choose_copy({0, 1e9}, {0, 1e9}, 100), 0u) << "the first of equals";
   EXPECT_EQ(choose_copy({100, 1e9}, {0, 1e9}, 100), 1u);
   EXPECT_EQ(choose_copy({100, 3e9}, {0, 1e9}, 100), 0u) << "200 at three times the rate come before 100";
