@@ -86,6 +86,8 @@ SLUICE_INLINE void dot_all(const typename Step::Panel* panel, XView x, std::size
 /// Steps between asking for a part of a row and using it. The rows of a tile are many streams, more than
 /// hardware prefetchers follow.
 constexpr std::size_t k_ahead = 4;
+/// The same where RowDot asks between its rows instead of for a whole step at once.
+constexpr std::size_t k_row_dot_ahead = 3;
 
 /// Asks for n_bytes of each row to be brought into the cache. An address, as it may lie past the end of the
 /// weights.
@@ -123,15 +125,23 @@ SLUICE_NOINLINE void gemm_rows(const Task& task, std::size_t n_rows, std::size_t
   XView view{task.x, task.x + task.layout.scale_offset, task.x + task.layout.sum_offset, task.x_row_bytes};
   const std::uint8_t* w = task.w;
   const std::size_t used_row_bytes = task.n_cols / Step::k_block_elements * Step::k_block_bytes;
+  const bool by_rows = k_row_dot && P == 1 && task.n_x == 1;
+  // The rows of a panel that is not full are copied, so the distance would be that from the copy.
+  const bool asks_between_rows = by_rows && n_rows == k_lanes;
   for (std::size_t column = 0; column < task.n_cols; column += k_step_elements) {
     const std::size_t rest = task.n_cols - column;
     const std::size_t n_blocks = (rest < k_step_elements ? rest : k_step_elements) / Step::k_block_elements;
     const std::size_t n_bytes = n_blocks * Step::k_block_bytes;
-    const std::uintptr_t ahead = reinterpret_cast<std::uintptr_t>(w) + k_ahead * Step::k_bytes;
-    if (column + k_ahead * k_step_elements < task.n_cols) {
-      prefetch_rows(ahead, task.w_row_bytes, n_rows, n_bytes);
-    } else {  // past the end of the rows: the first steps of the next tile
-      prefetch_rows(ahead + n_rows * task.w_row_bytes - used_row_bytes, task.w_row_bytes, n_next, n_bytes);
+    const std::size_t n_steps_ahead = asks_between_rows ? k_row_dot_ahead : k_ahead;
+    const bool same_tile = column + n_steps_ahead * k_step_elements < task.n_cols;
+    // Past the end of the rows: the first steps of the next tile.
+    const std::size_t ahead =
+        n_steps_ahead * Step::k_bytes + (same_tile ? 0 : n_rows * task.w_row_bytes - used_row_bytes);
+    if (asks_between_rows) {
+      view.ahead = ahead;
+    } else {
+      prefetch_rows(reinterpret_cast<std::uintptr_t>(w) + ahead, task.w_row_bytes,
+                    same_tile ? n_rows : n_next, n_bytes);
     }
     const std::uint8_t* last = w + (P - 1) * k_lanes * task.w_row_bytes;
     std::size_t last_stride = task.w_row_bytes;
@@ -142,12 +152,10 @@ SLUICE_NOINLINE void gemm_rows(const Task& task, std::size_t n_rows, std::size_t
       last = copy;
       last_stride = Step::k_bytes;
     }
-    bool done = false;
     if constexpr (k_row_dot && P == 1) {
-      done = task.n_x == 1;
-      if (done) Step::by_rows(last, last_stride, view, n_blocks, sums);
+      if (by_rows) Step::by_rows(last, last_stride, view, n_blocks, sums);
     }
-    if (!done) {
+    if (!by_rows) {
       for (int p = 0; p < P - 1; ++p) {
         Step::pack(w + p * k_lanes * task.w_row_bytes, task.w_row_bytes, n_blocks, panels[p]);
       }

@@ -29,6 +29,7 @@ struct XView {
   const std::uint8_t* d;
   const std::uint8_t* sum;
   std::size_t row_bytes;
+  std::size_t ahead = 0;  ///< How far behind a weight lies the one that RowDot asks for meanwhile.
 };
 
 SLUICE_INLINE Floats broadcast_float(const std::uint8_t* p) noexcept {

@@ -22,15 +22,33 @@ SLUICE_INLINE Ints odd_parts(Ints a, Ints b) noexcept {
   return _mm512_shuffle_i32x4(a, b, 0xDD);
 }
 
+/// Asks for Bytes at the same place of four neighbouring rows.
+template <int Bytes>
+SLUICE_INLINE void prefetch4(const std::uint8_t* p, std::size_t stride, std::size_t stride3) noexcept {
+#pragma GCC unroll 4
+  for (int i = 0; i < Bytes; i += 64) {
+    __builtin_prefetch(p + i);
+    __builtin_prefetch(p + stride + i);
+    __builtin_prefetch(p + 2 * stride + i);
+    __builtin_prefetch(p + stride3 + i);
+  }
+}
+
+/// What a step of 256 elements asks for in each row. More than most formats have in a step: the next step's
+/// beginning comes that much earlier, which gains more than asking for it twice costs.
+constexpr int k_step_ahead_bytes = 256;
+
 /// Calls row(pointer, index) for the 16 rows of a tile; part k of v0..v3 then holds the folded part k of rows
-/// 0..3, 4..7, 8..11 and 12..15.
-template <class Row>
-SLUICE_INLINE Quad fold_rows(const std::uint8_t* p, std::size_t stride, Row row) noexcept {
+/// 0..3, 4..7, 8..11 and 12..15. AheadBytes of each row are asked for at x.ahead bytes behind p, four rows at
+/// a time: in one go, what fits no fill buffer would hold up the arithmetic.
+template <int AheadBytes, class Row>
+SLUICE_INLINE Quad fold_rows(const std::uint8_t* p, std::size_t stride, const XView& x, Row row) noexcept {
   const std::size_t stride3 = opaque(3 * stride);
   Ints v[4];
 #pragma GCC unroll 4
   for (int j = 0; j < 4; ++j) {
     const std::uint8_t* at = opaque(p + 4 * j * stride);
+    prefetch4<AheadBytes>(opaque(at + x.ahead), stride, stride3);
     const Ints a = row(at, 4 * j), b = row(at + stride, 4 * j + 1);
     const Ints c = row(at + 2 * stride, 4 * j + 2), d = row(at + stride3, 4 * j + 3);
     v[j] = fold4(a, b, c, d);
@@ -139,24 +157,25 @@ struct K4RowDot {
       low = dot16(low, pick<2, -1, 3, -1>(mins[i]), x_sums.pair[2 * i + 1]);
     }
     const NibbleOrder order(x.q);
-    const Ints total = one_block(fold_rows(p, stride, [&](const std::uint8_t* row, int r) noexcept {
-      const std::uint8_t* q = row + (HasFifthBit ? 48 : 16);
-      const Ints v0 = load_any(q), v1 = load_any(q + 64);
-      Ints w[4] = {bit_and(v0, mask), bit_and(srl32<4>(v0), mask), bit_and(v1, mask),
-                   bit_and(srl32<4>(v1), mask)};
-      if constexpr (HasFifthBit) {  // bit s of a byte belongs to sub-block s
-        const Ints high = load_twice(row + 16);
-        w[0] = and_or(rotate<4, 2>(high), fifth, w[0]);
-        w[1] = and_or(rotate<3, 1>(high), fifth, w[1]);
-        w[2] = and_or(rotate<0, -2>(high), fifth, w[2]);
-        w[3] = and_or(rotate<-1, -3>(high), fifth, w[3]);
-      }
-      const Ints s0 = broadcast32(scales[0] + r), s1 = broadcast32(scales[1] + r);
-      Ints a = dot16(zero(), pairs(w[0], order.q[0]), spread<0, 2>(s0));
-      a = dot16(a, pairs(w[1], order.q[1]), spread<1, 3>(s0));
-      a = dot16(a, pairs(w[2], order.q[2]), spread<0, 2>(s1));
-      return dot16(a, pairs(w[3], order.q[3]), spread<1, 3>(s1));
-    }));
+    const Ints total =
+        one_block(fold_rows<k_step_ahead_bytes>(p, stride, x, [&](const std::uint8_t* row, int r) noexcept {
+          const std::uint8_t* q = row + (HasFifthBit ? 48 : 16);
+          const Ints v0 = load_any(q), v1 = load_any(q + 64);
+          Ints w[4] = {bit_and(v0, mask), bit_and(srl32<4>(v0), mask), bit_and(v1, mask),
+                       bit_and(srl32<4>(v1), mask)};
+          if constexpr (HasFifthBit) {  // bit s of a byte belongs to sub-block s
+            const Ints high = load_twice(row + 16);
+            w[0] = and_or(rotate<4, 2>(high), fifth, w[0]);
+            w[1] = and_or(rotate<3, 1>(high), fifth, w[1]);
+            w[2] = and_or(rotate<0, -2>(high), fifth, w[2]);
+            w[3] = and_or(rotate<-1, -3>(high), fifth, w[3]);
+          }
+          const Ints s0 = broadcast32(scales[0] + r), s1 = broadcast32(scales[1] + r);
+          Ints a = dot16(zero(), pairs(w[0], order.q[0]), spread<0, 2>(s0));
+          a = dot16(a, pairs(w[1], order.q[1]), spread<1, 3>(s0));
+          a = dot16(a, pairs(w[2], order.q[2]), spread<0, 2>(s1));
+          return dot16(a, pairs(w[3], order.q[3]), spread<1, 3>(s1));
+        }));
     const Floats y = fma(to_float(total), mulf(half_to_float(head.v0), d_x), loadf(sums));
     storef(sums, fnma(to_float(low), mulf(half_to_float(srl32<16>(head.v0)), d_x), y));
   }
@@ -186,20 +205,22 @@ struct Q6KRowDot {
     const Ints mask = set8(0x0F), top = set8(0x30);
     const Ints q[4] = {load_any(x.q), load_any(x.q + 64), load_any(x.q + 128), load_any(x.q + 192)};
     const __m256i x_sums = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x.sum));
-    const Ints total = one_block(fold_rows(p, stride, [&](const std::uint8_t* row, int r) noexcept {
-      d[r] = load_u16(row + 208);
-      const __m256i s = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 192)));
-      const Ints v0 = load_any(row), v1 = load_any(row + 64);
-      const Ints h0 = load_twice(row + 128), h1 = load_twice(row + 160);
-      const Ints w0 = and_or(rotate<4, 2>(h0), top, bit_and(v0, mask));
-      const Ints w1 = and_or(rotate<0, -2>(h0), top, bit_and(srl32<4>(v0), mask));
-      const Ints w2 = and_or(rotate<4, 2>(h1), top, bit_and(v1, mask));
-      const Ints w3 = and_or(rotate<0, -2>(h1), top, bit_and(srl32<4>(v1), mask));
-      Ints a = dot16(offset_of<5>(s, x_sums), pairs(w0, q[0]), scale_runs<0, 1, 2, 3>(s));
-      a = dot16(a, pairs(w1, q[1]), scale_runs<4, 5, 6, 7>(s));
-      a = dot16(a, pairs(w2, q[2]), scale_runs<8, 9, 10, 11>(s));
-      return dot16(a, pairs(w3, q[3]), scale_runs<12, 13, 14, 15>(s));
-    }));
+    const Ints total =
+        one_block(fold_rows<k_step_ahead_bytes>(p, stride, x, [&](const std::uint8_t* row, int r) noexcept {
+          d[r] = load_u16(row + 208);
+          const __m256i s =
+              _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 192)));
+          const Ints v0 = load_any(row), v1 = load_any(row + 64);
+          const Ints h0 = load_twice(row + 128), h1 = load_twice(row + 160);
+          const Ints w0 = and_or(rotate<4, 2>(h0), top, bit_and(v0, mask));
+          const Ints w1 = and_or(rotate<0, -2>(h0), top, bit_and(srl32<4>(v0), mask));
+          const Ints w2 = and_or(rotate<4, 2>(h1), top, bit_and(v1, mask));
+          const Ints w3 = and_or(rotate<0, -2>(h1), top, bit_and(srl32<4>(v1), mask));
+          Ints a = dot16(offset_of<5>(s, x_sums), pairs(w0, q[0]), scale_runs<0, 1, 2, 3>(s));
+          a = dot16(a, pairs(w1, q[1]), scale_runs<4, 5, 6, 7>(s));
+          a = dot16(a, pairs(w2, q[2]), scale_runs<8, 9, 10, 11>(s));
+          return dot16(a, pairs(w3, q[3]), scale_runs<12, 13, 14, 15>(s));
+        }));
     storef(sums, fma(to_float(total), mulf(halves_to_floats(d), broadcast_float(x.d)), loadf(sums)));
   }
 };
@@ -218,16 +239,17 @@ struct Q2KRowDot {
       low = dot16(low, pick<2, -1, 3, -1>(mins), broadcast32(x.sum + 8 * i + 4));
     }
     const CrumbOrder order(x.q);
-    const Ints total = one_block(fold_rows(p, stride, [&](const std::uint8_t* row, int) noexcept {
-      const __m128i scales =
-          _mm_and_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row)), _mm_set1_epi8(0x0F));
-      const __m256i s = _mm256_cvtepu8_epi16(scales);
-      const Ints v = load_any(row + 16);
-      Ints a = dot16(zero(), pairs(bit_and(v, two), order.q[0]), scale_runs<0, 1, 8, 9>(s));
-      a = dot16(a, pairs(bit_and(srl32<2>(v), two), order.q[1]), scale_runs<2, 3, 10, 11>(s));
-      a = dot16(a, pairs(bit_and(srl32<4>(v), two), order.q[2]), scale_runs<4, 5, 12, 13>(s));
-      return dot16(a, pairs(bit_and(srl32<6>(v), two), order.q[3]), scale_runs<6, 7, 14, 15>(s));
-    }));
+    const Ints total =
+        one_block(fold_rows<k_step_ahead_bytes>(p, stride, x, [&](const std::uint8_t* row, int) noexcept {
+          const __m128i scales =
+              _mm_and_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row)), _mm_set1_epi8(0x0F));
+          const __m256i s = _mm256_cvtepu8_epi16(scales);
+          const Ints v = load_any(row + 16);
+          Ints a = dot16(zero(), pairs(bit_and(v, two), order.q[0]), scale_runs<0, 1, 8, 9>(s));
+          a = dot16(a, pairs(bit_and(srl32<2>(v), two), order.q[1]), scale_runs<2, 3, 10, 11>(s));
+          a = dot16(a, pairs(bit_and(srl32<4>(v), two), order.q[2]), scale_runs<4, 5, 12, 13>(s));
+          return dot16(a, pairs(bit_and(srl32<6>(v), two), order.q[3]), scale_runs<6, 7, 14, 15>(s));
+        }));
     const Ints tail = transpose(p + 68, stride).v3;
     const Floats d_x = broadcast_float(x.d);
     const Floats y = fma(to_float(total), mulf(half_to_float(tail), d_x), loadf(sums));
@@ -255,20 +277,21 @@ struct Q3KRowDot {
     const Ints two = set8(0x03), third = set8(0x04);
     const CrumbOrder order(x.q);
     const __m256i x_sums = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x.sum));
-    const Ints total = one_block(fold_rows(p, stride, [&](const std::uint8_t* row, int r) noexcept {
-      d[r] = load_u16(row + 108);
-      const __m256i s = scales_of(row + 96);
-      const Ints high = load_twice(row);  // bit 4 half + j: third bit of run j of the half
-      const Ints v = load_any(row + 32);
-      const Ints w0 = and_or(rotate<2, -2>(high), third, bit_and(v, two));
-      const Ints w1 = and_or(rotate<1, -3>(high), third, bit_and(srl32<2>(v), two));
-      const Ints w2 = and_or(rotate<0, -4>(high), third, bit_and(srl32<4>(v), two));
-      const Ints w3 = and_or(rotate<-1, -5>(high), third, bit_and(srl32<6>(v), two));
-      Ints a = dot16(offset_of<2>(s, x_sums), pairs(w0, order.q[0]), scale_runs<0, 1, 8, 9>(s));
-      a = dot16(a, pairs(w1, order.q[1]), scale_runs<2, 3, 10, 11>(s));
-      a = dot16(a, pairs(w2, order.q[2]), scale_runs<4, 5, 12, 13>(s));
-      return dot16(a, pairs(w3, order.q[3]), scale_runs<6, 7, 14, 15>(s));
-    }));
+    const Ints total =
+        one_block(fold_rows<k_step_ahead_bytes>(p, stride, x, [&](const std::uint8_t* row, int r) noexcept {
+          d[r] = load_u16(row + 108);
+          const __m256i s = scales_of(row + 96);
+          const Ints high = load_twice(row);  // bit 4 half + j: third bit of run j of the half
+          const Ints v = load_any(row + 32);
+          const Ints w0 = and_or(rotate<2, -2>(high), third, bit_and(v, two));
+          const Ints w1 = and_or(rotate<1, -3>(high), third, bit_and(srl32<2>(v), two));
+          const Ints w2 = and_or(rotate<0, -4>(high), third, bit_and(srl32<4>(v), two));
+          const Ints w3 = and_or(rotate<-1, -5>(high), third, bit_and(srl32<6>(v), two));
+          Ints a = dot16(offset_of<2>(s, x_sums), pairs(w0, order.q[0]), scale_runs<0, 1, 8, 9>(s));
+          a = dot16(a, pairs(w1, order.q[1]), scale_runs<2, 3, 10, 11>(s));
+          a = dot16(a, pairs(w2, order.q[2]), scale_runs<4, 5, 12, 13>(s));
+          return dot16(a, pairs(w3, order.q[3]), scale_runs<6, 7, 14, 15>(s));
+        }));
     storef(sums, fma(to_float(total), mulf(halves_to_floats(d), broadcast_float(x.d)), loadf(sums)));
   }
 };
@@ -320,14 +343,15 @@ struct Iq4XsRowDot {
 
     const Ints table = bias_wide(iq4_values());
     const BlockNibbleOrder x0(x.q), x1(x.q + 128);
-    const Ints total = one_block(fold_rows(p, stride, [&](const std::uint8_t* row, int r) noexcept {
-      const auto part = [&](Ints v, const BlockNibbleOrder& order, int i) noexcept {
-        const Ints dot = dot4(dot4(zero(), lookup(table, bit_and(v, mask)), order.low),
-                              lookup(table, bit_and(srl32<4>(v), mask)), order.high);
-        return mullo32(dot, spread_signed(broadcast32(scales[i] + r)));
-      };
-      return add32(part(load_any(row + 8), x0, 0), part(load_any(row + 72), x1, 1));
-    }));
+    const Ints total =
+        one_block(fold_rows<k_step_ahead_bytes>(p, stride, x, [&](const std::uint8_t* row, int r) noexcept {
+          const auto part = [&](Ints v, const BlockNibbleOrder& order, int i) noexcept {
+            const Ints dot = dot4(dot4(zero(), lookup(table, bit_and(v, mask)), order.low),
+                                  lookup(table, bit_and(srl32<4>(v), mask)), order.high);
+            return mullo32(dot, spread_signed(broadcast32(scales[i] + r)));
+          };
+          return add32(part(load_any(row + 8), x0, 0), part(load_any(row + 72), x1, 1));
+        }));
     const Ints exact = _mm512_sub_epi32(total, low);
     const Floats d = mulf(half_to_float(head.v0), broadcast_float(x.d));
     storef(sums, fma(to_float(exact), d, loadf(sums)));
@@ -435,13 +459,14 @@ SLUICE_INLINE Floats add_block(Floats y, Ints dot, const Q32Scales<Format>& scal
 /// Formats of 32 elements in nibbles, four blocks at a time.
 template <class Format>
 struct NibbleRowDot {
-  static SLUICE_INLINE void four(const std::uint8_t* p, std::size_t stride, const std::uint8_t* q,
-                                 Ints (&dots)[4]) noexcept {
+  static SLUICE_INLINE void four(const std::uint8_t* p, std::size_t stride, const XView& x,
+                                 const std::uint8_t* q, Ints (&dots)[4]) noexcept {
     const BlockNibbleOrder order(q);
-    const Quad v = fold_rows(p, stride, [&](const std::uint8_t* row, int) noexcept {
-      const NibblePair w = load_row<Format>(row);
-      return dot4(dot4(zero(), w.low, order.low), w.high, order.high);
-    });
+    const Quad v =
+        fold_rows<k_step_ahead_bytes / 2>(p, stride, x, [&](const std::uint8_t* row, int) noexcept {
+          const NibblePair w = load_row<Format>(row);
+          return dot4(dot4(zero(), w.low, order.low), w.high, order.high);
+        });
     const Ints e0 = even_parts(v.v0, v.v1), o0 = odd_parts(v.v0, v.v1);
     const Ints e1 = even_parts(v.v2, v.v3), o1 = odd_parts(v.v2, v.v3);
     dots[0] = even_parts(e0, e1);
@@ -458,7 +483,7 @@ struct NibbleRowDot {
     std::size_t b = 0;
     for (; b + 4 <= n_blocks; b += 4) {
       Ints dots[4];
-      four(p + b * bytes, stride, x.q + 32 * b, dots);
+      four(p + b * bytes, stride, x, x.q + 32 * b, dots);
 #pragma GCC unroll 4
       for (std::size_t i = 0; i < 4; ++i) y = add_block(y, dots[i], scales, x, b + i);
     }
@@ -469,7 +494,7 @@ struct NibbleRowDot {
         __builtin_memcpy(copy + r * 4 * bytes, p + r * stride + b * bytes, n * bytes);
       __builtin_memcpy(q, x.q + 32 * b, 32 * n);
       Ints dots[4];
-      four(copy, 4 * bytes, q, dots);
+      four(copy, 4 * bytes, x, q, dots);
       for (std::size_t i = 0; i < n; ++i) y = add_block(y, dots[i], scales, x, b + i);
     }
     storef(sums, y);
@@ -477,11 +502,12 @@ struct NibbleRowDot {
 };
 
 struct Q80RowDot {
-  static SLUICE_INLINE void two(const std::uint8_t* p, std::size_t stride, Ints q, Ints& first,
-                                Ints& second) noexcept {
-    const Quad v = fold_rows(p, stride, [&](const std::uint8_t* row, int) noexcept {
-      return dot4(zero(), bias_wide(load_halves(row + 2, row + 36)), q);
-    });
+  static SLUICE_INLINE void two(const std::uint8_t* p, std::size_t stride, const XView& x, Ints q,
+                                Ints& first, Ints& second) noexcept {
+    const Quad v =
+        fold_rows<k_step_ahead_bytes / 4>(p, stride, x, [&](const std::uint8_t* row, int) noexcept {
+          return dot4(zero(), bias_wide(load_halves(row + 2, row + 36)), q);
+        });
     const Ints a = add32(even_parts(v.v0, v.v1), odd_parts(v.v0, v.v1));
     const Ints b = add32(even_parts(v.v2, v.v3), odd_parts(v.v2, v.v3));
     first = even_parts(a, b);
@@ -495,7 +521,7 @@ struct Q80RowDot {
     Ints first, second;
     std::size_t b = 0;
     for (; b + 2 <= n_blocks; b += 2) {
-      two(p + b * 34, stride, load_any(x.q + 32 * b), first, second);
+      two(p + b * 34, stride, x, load_any(x.q + 32 * b), first, second);
       y = add_block(y, first, scales, x, b);
       y = add_block(y, second, scales, x, b + 1);
     }
@@ -503,7 +529,7 @@ struct Q80RowDot {
       alignas(64) std::uint8_t copy[k_lanes * 68] = {};
       for (std::size_t r = 0; r < k_lanes; ++r) __builtin_memcpy(copy + r * 68, p + r * stride + b * 34, 34);
       const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x.q + 32 * b));
-      two(copy, 68, _mm512_zextsi256_si512(half), first, second);
+      two(copy, 68, x, _mm512_zextsi256_si512(half), first, second);
       y = add_block(y, first, scales, x, b);
     }
     storef(sums, y);
