@@ -113,8 +113,9 @@ void register_type(TensorType type, Isa isa) {
 int main(int argc, char** argv) {
   using enum TensorType;
   for (const Isa isa : platform::supported_isas()) {
-    for (const TensorType type : {q4_k, q6_k, q8_0, q5_k, q4_0, q5_0, iq4_xs, iq4_nl, mxfp4, f16, bf16, f32,
-                                  q2_k, q3_k, q4_1, q5_1, iq2_xxs, iq3_s}) {
+    for (const TensorType type :
+         {q4_k, q6_k, q8_0, q5_k,  q4_0,  q5_0,    iq4_xs, iq4_nl, mxfp4,   f16,   bf16,  f32,  q2_k,
+          q3_k, q4_1, q5_1, iq1_s, iq1_m, iq2_xxs, iq2_xs, iq2_s,  iq3_xxs, iq3_s, tq1_0, tq2_0}) {
       register_type(type, isa);
     }
     const std::string set = platform::isa_name(isa);

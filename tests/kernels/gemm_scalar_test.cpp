@@ -145,8 +145,10 @@ TEST(FindScalarGemm, EachTypeHasItsPartner) {
   EXPECT_EQ(scalar::find_scalar_gemm(TensorType::mxfp4).activation, ActivationFormat::q8_32);
   EXPECT_EQ(scalar::find_scalar_gemm(TensorType::q4_k).activation, ActivationFormat::q8_256);
   EXPECT_EQ(scalar::find_scalar_gemm(TensorType::iq4_xs).activation, ActivationFormat::q8_256);
-  EXPECT_EQ(scalar::find_scalar_gemm(TensorType::iq2_s).activation, ActivationFormat::f32);
-  EXPECT_EQ(integer_dot_types().size(), 13u);
+  EXPECT_EQ(scalar::find_scalar_gemm(TensorType::iq2_s).activation, ActivationFormat::q8_256);
+  EXPECT_EQ(scalar::find_scalar_gemm(TensorType::tq1_0).activation, ActivationFormat::q8_256);
+  EXPECT_EQ(scalar::find_scalar_gemm(TensorType::nvfp4).activation, ActivationFormat::f32);
+  EXPECT_EQ(integer_dot_types().size(), 22u);
 }
 
 TEST_P(GemmScalar, EqualsTheDotProductOfDecodedWeights) {
@@ -255,12 +257,15 @@ std::size_t scale_bytes(TensorType type) {
     case TensorType::q4_k:
     case TensorType::q5_k:
       return 4;
+    case TensorType::iq1_m:  // The top nibbles of four words.
+      return 8;
     default:
       return 2;
   }
 }
 bool has_scales_last(TensorType type) {
-  return type == TensorType::q2_k || type == TensorType::q3_k || type == TensorType::q6_k;
+  using enum TensorType;
+  return type == q2_k || type == q3_k || type == q6_k || type == iq1_m || type == tq1_0 || type == tq2_0;
 }
 
 /// The largest integers a format allows must not overflow the int32 sums: every q, scale and activation

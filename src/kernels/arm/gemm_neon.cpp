@@ -6,6 +6,7 @@
 #include "kernels/simd/scaled_dot.hpp"
 #include "kernels/simd/pack_q32.hpp"
 #include "kernels/simd/pack_k.hpp"
+#include "kernels/simd/pack_grid.hpp"
 #include "kernels/simd/panel_dot.hpp"
 #include "kernels/arm/fused_dot.hpp"
 #include "kernels/simd/gemm_int8.hpp"

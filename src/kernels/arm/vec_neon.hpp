@@ -68,6 +68,9 @@ SLUICE_INLINE Ints bit_and(Ints a, Ints b) noexcept {
 SLUICE_INLINE Ints bit_or(Ints a, Ints b) noexcept {
   return vorrq_s32(a, b);
 }
+SLUICE_INLINE Ints bit_xor(Ints a, Ints b) noexcept {
+  return veorq_s32(a, b);
+}
 /// (a & mask) | b.
 SLUICE_INLINE Ints and_or(Ints a, Ints mask, Ints b) noexcept {
   return bit_or(bit_and(a, mask), b);
@@ -113,6 +116,11 @@ SLUICE_INLINE Ints bias_wide(Ints a) noexcept {
 /// Adds 16 to the bytes of a (whose bit 4 is clear) where b & bit is not zero.
 SLUICE_INLINE Ints or_16_where(Ints a, Ints b, Ints bit) noexcept {
   return bit_or(a, bit_and(ints_of(vtstq_u8(bytes_of(b), bytes_of(bit))), set8(16)));
+}
+/// a - b where c & bit is not zero, else a + b, of bytes; `bit` has one bit per byte.
+SLUICE_INLINE Ints sub_or_add8(Ints a, Ints b, Ints c, Ints bit) noexcept {
+  const uint8x16_t all = vtstq_u8(bytes_of(c), bytes_of(bit));
+  return ints_of(vaddq_u8(bytes_of(a), vsubq_u8(veorq_u8(bytes_of(b), all), all)));
 }
 
 SLUICE_INLINE Floats to_float(Ints a) noexcept {

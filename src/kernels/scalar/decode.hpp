@@ -41,6 +41,15 @@ void unpack(const BlockQ4K& block, Unpacked256& out) noexcept;
 void unpack(const BlockQ5K& block, Unpacked256& out) noexcept;
 void unpack(const BlockQ6K& block, Unpacked256& out) noexcept;
 void unpack(const BlockIq4Xs& block, Unpacked256& out) noexcept;
+void unpack(const BlockIq2Xxs& block, Unpacked256& out) noexcept;
+void unpack(const BlockIq2Xs& block, Unpacked256& out) noexcept;
+void unpack(const BlockIq2S& block, Unpacked256& out) noexcept;
+void unpack(const BlockIq3Xxs& block, Unpacked256& out) noexcept;
+void unpack(const BlockIq3S& block, Unpacked256& out) noexcept;
+void unpack(const BlockIq1S& block, Unpacked256& out) noexcept;
+void unpack(const BlockIq1M& block, Unpacked256& out) noexcept;
+void unpack(const BlockTq1_0& block, Unpacked256& out) noexcept;
+void unpack(const BlockTq2_0& block, Unpacked256& out) noexcept;
 
 template <typename Block>
 concept UnpacksTo32 = requires(const Block& block, Unpacked32& out) {
@@ -63,15 +72,6 @@ void decode(const BlockI64& block, float* out) noexcept;
 void decode(const BlockQ8_1& block, float* out) noexcept;
 void decode(const BlockQ8K& block, float* out) noexcept;
 void decode(const BlockNvfp4& block, float* out) noexcept;
-void decode(const BlockIq2Xxs& block, float* out) noexcept;
-void decode(const BlockIq2Xs& block, float* out) noexcept;
-void decode(const BlockIq2S& block, float* out) noexcept;
-void decode(const BlockIq3Xxs& block, float* out) noexcept;
-void decode(const BlockIq3S& block, float* out) noexcept;
-void decode(const BlockIq1S& block, float* out) noexcept;
-void decode(const BlockIq1M& block, float* out) noexcept;
-void decode(const BlockTq1_0& block, float* out) noexcept;
-void decode(const BlockTq2_0& block, float* out) noexcept;
 
 /// The floats of an unpacked block.
 void finish(const Unpacked32& block, float* out) noexcept;

@@ -1,31 +1,33 @@
-// Grid (codebook) and ternary formats: decoded straight to floats.
+// Grid (codebook) and ternary formats: integers with integer scales per 16 elements, like the K-quants.
 #include "kernels/scalar/decode.hpp"
 #include "kernels/scalar/iq_tables.hpp"
 
 namespace sluice::kernels::scalar {
 namespace {
 
-/// One grid point: out[e] = scale * point[e], negative where the bit of `signs` is set.
+/// One grid point, negative where the bit of `signs` is set.
 template <typename Point>
-void write_point(const Point& point, float scale, unsigned signs, float* out) noexcept {
+void put_point(const Point& point, unsigned signs, std::int8_t* out) noexcept {
   for (std::size_t e = 0; e < point.size(); ++e) {
-    const float value = scale * static_cast<float>(point[e]);
-    out[e] = (signs >> e & 1u) != 0 ? -value : value;
+    out[e] = static_cast<std::int8_t>((signs >> e & 1u) != 0 ? -point[e] : point[e]);
   }
 }
 
-/// Scales of the 2-bit grid formats: a nibble for every 16 elements.
-float iq2_scale(float d, const std::uint8_t (&scales)[8], std::size_t sixteenth) noexcept {
-  const int nibble = scales[sixteenth / 2] >> 4 * (sixteenth % 2) & 0xf;
-  return d * (0.5f + static_cast<float>(nibble)) * 0.25f;
+/// 0.5 + digit, doubled to be an integer.
+std::int8_t odd_scale(unsigned digit) noexcept {
+  return static_cast<std::int8_t>(2 * digit + 1);
 }
 
-constexpr float k_iq1_delta = 0.125f;
+/// A nibble for every 16 elements.
+void put_iq2_scales(const std::uint8_t (&scales)[8], std::int8_t* out) noexcept {
+  for (std::size_t s = 0; s < 16; ++s) out[s] = odd_scale(scales[s / 2] >> 4 * (s % 2) & 0xfu);
+}
 
-void write_ternary(std::size_t index, float scale, bool negative_delta, float* out) noexcept {
-  const float delta = negative_delta ? -k_iq1_delta : k_iq1_delta;
+/// Eight times (point + delta), delta = +-1/8.
+void put_ternary(std::size_t index, bool negative_delta, std::int8_t* out) noexcept {
   const TernaryGrid& point = k_iq1_grid[index];
-  for (std::size_t e = 0; e < point.size(); ++e) out[e] = scale * (static_cast<float>(point[e]) + delta);
+  const int delta = negative_delta ? -1 : 1;
+  for (std::size_t e = 0; e < point.size(); ++e) out[e] = static_cast<std::int8_t>(8 * point[e] + delta);
 }
 
 /// Base-3 digit n of a byte: multiplying by 3^n modulo 256 leaves the fraction after the first n digits.
@@ -35,107 +37,111 @@ int base3_digit(std::uint8_t byte, std::size_t n) noexcept {
   return fraction * 3 >> 8;
 }
 
+void put_no_scales(std::int8_t* out) noexcept {
+  for (std::size_t s = 0; s < 16; ++s) out[s] = 1;
+}
+
 }  // namespace
 
-void decode(const BlockIq2Xxs& block, float* out) noexcept {
-  const float d = block.d.value();
+void unpack(const BlockIq2Xxs& block, Unpacked256& out) noexcept {
+  out.d = block.d.value() * 0.125f;
   for (std::size_t g = 0; g < 8; ++g) {
     const std::uint32_t word = block.groups[g].signs_scale;
-    const float scale = d * (0.5f + static_cast<float>(word >> 28)) * 0.25f;
+    out.scale[2 * g] = out.scale[2 * g + 1] = odd_scale(word >> 28);
     for (std::size_t p = 0; p < 4; ++p) {
-      const std::uint8_t signs = expand_signs(word >> 7 * p);
-      write_point(k_iq2_xxs_grid[block.groups[g].index[p]], scale, signs, out + 32 * g + 8 * p);
+      put_point(k_iq2_xxs_grid[block.groups[g].index[p]], expand_signs(word >> 7 * p),
+                out.q + 32 * g + 8 * p);
     }
   }
 }
 
-void decode(const BlockIq2Xs& block, float* out) noexcept {
-  const float d = block.d.value();
+void unpack(const BlockIq2Xs& block, Unpacked256& out) noexcept {
+  out.d = block.d.value() * 0.125f;
+  put_iq2_scales(block.scales, out.scale);
   for (std::size_t p = 0; p < 32; ++p) {
     const std::uint16_t word = block.qs[p];
-    const float scale = iq2_scale(d, block.scales, p / 2);
-    write_point(k_iq2_xs_grid[word & 511u], scale, expand_signs(word >> 9), out + 8 * p);
+    put_point(k_iq2_xs_grid[word & 511u], expand_signs(word >> 9), out.q + 8 * p);
   }
 }
 
-void decode(const BlockIq2S& block, float* out) noexcept {
-  const float d = block.d.value();
+void unpack(const BlockIq2S& block, Unpacked256& out) noexcept {
+  out.d = block.d.value() * 0.125f;
+  put_iq2_scales(block.scales, out.scale);
   for (std::size_t p = 0; p < 32; ++p) {
     const unsigned high = block.qh[p / 4] >> 2 * (p % 4) & 3u;
-    const float scale = iq2_scale(d, block.scales, p / 2);
-    write_point(k_iq2_s_grid[block.qs[p] | high << 8], scale, block.signs[p], out + 8 * p);
+    put_point(k_iq2_s_grid[block.qs[p] | high << 8], block.signs[p], out.q + 8 * p);
   }
 }
 
-void decode(const BlockIq3Xxs& block, float* out) noexcept {
-  const float d = block.d.value();
+void unpack(const BlockIq3Xxs& block, Unpacked256& out) noexcept {
+  out.d = block.d.value() * 0.25f;
   for (std::size_t g = 0; g < 8; ++g) {
     const std::uint32_t word = block.signs_scale[g];
-    const float scale = d * (0.5f + static_cast<float>(word >> 28)) * 0.5f;
+    out.scale[2 * g] = out.scale[2 * g + 1] = odd_scale(word >> 28);
     for (std::size_t p = 0; p < 8; ++p) {
-      const unsigned signs = expand_signs(word >> 7 * (p / 2)) >> 4 * (p % 2);
-      write_point(k_iq3_xxs_grid[block.qs[8 * g + p]], scale, signs, out + 32 * g + 4 * p);
+      const unsigned signs = static_cast<unsigned>(expand_signs(word >> 7 * (p / 2))) >> 4 * (p % 2);
+      put_point(k_iq3_xxs_grid[block.qs[8 * g + p]], signs, out.q + 32 * g + 4 * p);
     }
   }
 }
 
-void decode(const BlockIq3S& block, float* out) noexcept {
-  const float d = block.d.value();
+void unpack(const BlockIq3S& block, Unpacked256& out) noexcept {
+  out.d = block.d.value();
+  for (std::size_t g = 0; g < 8; ++g) {
+    out.scale[2 * g] = out.scale[2 * g + 1] = odd_scale(block.scales[g / 2] >> 4 * (g % 2) & 0xfu);
+  }
   for (std::size_t p = 0; p < 64; ++p) {
-    const std::size_t g = p / 8;
-    const int nibble = block.scales[g / 2] >> 4 * (g % 2) & 0xf;
-    const float scale = d * static_cast<float>(1 + 2 * nibble);
-    const unsigned high = block.qh[g] >> p % 8 & 1u;
-    const unsigned signs = block.signs[p / 2] >> 4 * (p % 2);
-    write_point(k_iq3_s_grid[block.qs[p] | high << 8], scale, signs, out + 4 * p);
+    const unsigned high = block.qh[p / 8] >> p % 8 & 1u;
+    const unsigned signs = static_cast<unsigned>(block.signs[p / 2]) >> 4 * (p % 2);
+    put_point(k_iq3_s_grid[block.qs[p] | high << 8], signs, out.q + 4 * p);
   }
 }
 
-void decode(const BlockIq1S& block, float* out) noexcept {
-  const float d = block.d.value();
+void unpack(const BlockIq1S& block, Unpacked256& out) noexcept {
+  out.d = block.d.value() * 0.125f;
   for (std::size_t g = 0; g < 8; ++g) {
     const unsigned word = block.qh[g];
-    const float scale = d * static_cast<float>(2 * (word >> 12 & 7u) + 1);
+    out.scale[2 * g] = out.scale[2 * g + 1] = odd_scale(word >> 12 & 7u);
     for (std::size_t p = 0; p < 4; ++p) {
       const std::size_t index = block.qs[4 * g + p] | (word >> 3 * p & 7u) << 8;
-      write_ternary(index, scale, (word & 0x8000u) != 0, out + 32 * g + 8 * p);
+      put_ternary(index, (word & 0x8000u) != 0, out.q + 32 * g + 8 * p);
     }
   }
 }
 
-void decode(const BlockIq1M& block, float* out) noexcept {
+void unpack(const BlockIq1M& block, Unpacked256& out) noexcept {
   unsigned d_bits = 0;
   for (std::size_t s = 0; s < 4; ++s) d_bits |= static_cast<unsigned>(block.scales[s] >> 12) << 4 * s;
-  const float d = f16_to_f32(static_cast<std::uint16_t>(d_bits));
+  out.d = f16_to_f32(static_cast<std::uint16_t>(d_bits)) * 0.125f;
+  for (std::size_t s = 0; s < 16; ++s) out.scale[s] = odd_scale(block.scales[s / 4] >> 3 * (s % 4) & 7u);
   for (std::size_t p = 0; p < 32; ++p) {
-    const std::size_t sixteenth = p / 2;
-    const unsigned digit = block.scales[sixteenth / 4] >> 3 * (sixteenth % 4) & 7u;
     const unsigned nibble = block.qh[p / 2] >> 4 * (p % 2) & 0xfu;
-    const std::size_t index = block.qs[p] | (nibble & 7u) << 8;
-    write_ternary(index, d * static_cast<float>(2 * digit + 1), (nibble & 8u) != 0, out + 8 * p);
+    put_ternary(block.qs[p] | (nibble & 7u) << 8, (nibble & 8u) != 0, out.q + 8 * p);
   }
 }
 
-void decode(const BlockTq1_0& block, float* out) noexcept {
-  const float d = block.d.value();
-  const auto write = [d, out](std::uint8_t byte, std::size_t digit, std::size_t element) {
-    out[element] = d * static_cast<float>(base3_digit(byte, digit) - 1);
+void unpack(const BlockTq1_0& block, Unpacked256& out) noexcept {
+  out.d = block.d.value();
+  put_no_scales(out.scale);
+  const auto put = [&out](std::uint8_t byte, std::size_t digit, std::size_t element) {
+    out.q[element] = static_cast<std::int8_t>(base3_digit(byte, digit) - 1);
   };
   for (std::size_t n = 0; n < 5; ++n) {
-    for (std::size_t m = 0; m < 32; ++m) write(block.qs[m], n, 32 * n + m);
-    for (std::size_t m = 0; m < 16; ++m) write(block.qs[32 + m], n, 160 + 16 * n + m);
+    for (std::size_t m = 0; m < 32; ++m) put(block.qs[m], n, 32 * n + m);
+    for (std::size_t m = 0; m < 16; ++m) put(block.qs[32 + m], n, 160 + 16 * n + m);
   }
   for (std::size_t n = 0; n < 4; ++n) {
-    for (std::size_t m = 0; m < 4; ++m) write(block.qh[m], n, 240 + 4 * n + m);
+    for (std::size_t m = 0; m < 4; ++m) put(block.qh[m], n, 240 + 4 * n + m);
   }
 }
 
-void decode(const BlockTq2_0& block, float* out) noexcept {
-  const float d = block.d.value();
+void unpack(const BlockTq2_0& block, Unpacked256& out) noexcept {
+  out.d = block.d.value();
+  put_no_scales(out.scale);
   for (std::size_t g = 0; g < 8; ++g) {
     const std::uint8_t* qs = block.qs + 32 * (g / 4);
     for (std::size_t l = 0; l < 32; ++l) {
-      out[32 * g + l] = d * static_cast<float>((qs[l] >> 2 * (g % 4) & 3) - 1);
+      out.q[32 * g + l] = static_cast<std::int8_t>((qs[l] >> 2 * (g % 4) & 3) - 1);
     }
   }
 }

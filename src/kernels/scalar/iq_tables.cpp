@@ -404,14 +404,24 @@ constexpr std::array<std::uint8_t, 3> k_iq2_digits = {8, 25, 43};
 constexpr std::array<std::uint8_t, 8> k_iq3_xxs_digits = {4, 12, 20, 28, 36, 44, 52, 62};
 constexpr std::array<std::uint8_t, 8> k_iq3_s_digits = {1, 3, 5, 7, 9, 11, 13, 15};
 constexpr std::array<std::int8_t, 3> k_iq1_digits = {-1, 0, 1};
+constexpr std::array<std::uint8_t, 3> k_iq1_raised_digits = {8, 16, 24};
 
 }  // namespace
 
-constinit const std::array<Grid8, 256> k_iq2_xxs_grid = expand<Grid8>(k_iq2_xxs_packed, 2, k_iq2_digits);
-constinit const std::array<Grid8, 512> k_iq2_xs_grid = expand<Grid8>(k_iq2_xs_packed, 2, k_iq2_digits);
-constinit const std::array<Grid8, 1024> k_iq2_s_grid = expand<Grid8>(k_iq2_s_packed, 2, k_iq2_digits);
-constinit const std::array<Grid4, 256> k_iq3_xxs_grid = expand<Grid4>(k_iq3_xxs_packed, 3, k_iq3_xxs_digits);
-constinit const std::array<Grid4, 512> k_iq3_s_grid = expand<Grid4>(k_iq3_s_packed, 3, k_iq3_s_digits);
-constinit const std::array<TernaryGrid, 2048> k_iq1_grid = expand<TernaryGrid>(k_iq1_packed, 2, k_iq1_digits);
+// The vector kernels read a point as one word, so none lies across two cache lines.
+alignas(64) constinit const std::array<Grid8, 256> k_iq2_xxs_grid = expand<Grid8>(k_iq2_xxs_packed, 2,
+                                                                                  k_iq2_digits);
+alignas(64) constinit const std::array<Grid8, 512> k_iq2_xs_grid = expand<Grid8>(k_iq2_xs_packed, 2,
+                                                                                 k_iq2_digits);
+alignas(64) constinit const std::array<Grid8, 1024> k_iq2_s_grid = expand<Grid8>(k_iq2_s_packed, 2,
+                                                                                 k_iq2_digits);
+alignas(64) constinit const std::array<Grid4, 256> k_iq3_xxs_grid = expand<Grid4>(k_iq3_xxs_packed, 3,
+                                                                                  k_iq3_xxs_digits);
+alignas(64) constinit const std::array<Grid4, 512> k_iq3_s_grid = expand<Grid4>(k_iq3_s_packed, 3,
+                                                                                k_iq3_s_digits);
+alignas(64) constinit const std::array<TernaryGrid, 2048> k_iq1_grid = expand<TernaryGrid>(k_iq1_packed, 2,
+                                                                                           k_iq1_digits);
+alignas(64) constinit const std::array<Grid8, 2048> k_iq1_raised_grid = expand<Grid8>(k_iq1_packed, 2,
+                                                                                      k_iq1_raised_digits);
 
 }  // namespace sluice::kernels::scalar

@@ -18,7 +18,8 @@ extern const std::array<Grid8, 512> k_iq2_xs_grid;
 extern const std::array<Grid8, 1024> k_iq2_s_grid;
 extern const std::array<Grid4, 256> k_iq3_xxs_grid;
 extern const std::array<Grid4, 512> k_iq3_s_grid;
-extern const std::array<TernaryGrid, 2048> k_iq1_grid;  ///< IQ1_S and IQ1_M.
+extern const std::array<TernaryGrid, 2048> k_iq1_grid;   ///< IQ1_S and IQ1_M.
+extern const std::array<Grid8, 2048> k_iq1_raised_grid;  ///< 8 * (element + 2), for the vector kernels.
 
 /// Values of the non-linear 4-bit digits of IQ4_NL and IQ4_XS.
 inline constexpr std::array<std::int8_t, 16> k_iq4_values = {-127, -104, -83, -65, -49, -35, -22, -10,

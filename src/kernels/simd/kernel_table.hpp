@@ -54,23 +54,23 @@ GemmKernel find_kernel(TensorType type, Isa isa) noexcept {
     case iq4_xs:
       return int8_kernel<KStep<Iq4Xs>>(isa);
     case iq2_xxs:
-      return float_kernel(decoded_gemm<iq2_xxs, 256, 66>, isa);
+      return int8_kernel<KStep<Grid<Iq2Xxs>>>(isa);
     case iq2_xs:
-      return float_kernel(decoded_gemm<iq2_xs, 256, 74>, isa);
+      return int8_kernel<KStep<Grid<Iq2Xs>>>(isa);
     case iq2_s:
-      return float_kernel(decoded_gemm<iq2_s, 256, 82>, isa);
+      return int8_kernel<KStep<Grid<Iq2S>>>(isa);
     case iq3_xxs:
-      return float_kernel(decoded_gemm<iq3_xxs, 256, 98>, isa);
+      return int8_kernel<KStep<Grid<Iq3Xxs>>>(isa);
     case iq3_s:
-      return float_kernel(decoded_gemm<iq3_s, 256, 110>, isa);
+      return int8_kernel<KStep<Grid<Iq3S>>>(isa);
     case iq1_s:
-      return float_kernel(decoded_gemm<iq1_s, 256, 50>, isa);
+      return int8_kernel<KStep<Grid<Iq1S>>>(isa);
     case iq1_m:
-      return float_kernel(decoded_gemm<iq1_m, 256, 56>, isa);
+      return int8_kernel<KStep<Grid<Iq1M>>>(isa);
     case tq1_0:
-      return float_kernel(decoded_gemm<tq1_0, 256, 54>, isa);
+      return int8_kernel<KStep<Grid<Tq1>>>(isa);
     case tq2_0:
-      return float_kernel(decoded_gemm<tq2_0, 256, 66>, isa);
+      return int8_kernel<KStep<Grid<Tq2>>>(isa);
     case nvfp4:
       return float_kernel(decoded_gemm<nvfp4, 64, 36>, isa);
     case q8_1:

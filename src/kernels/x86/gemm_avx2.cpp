@@ -5,6 +5,7 @@
 #include "kernels/x86/vec_avx2.hpp"
 #include "kernels/simd/pack_q32.hpp"
 #include "kernels/simd/pack_k.hpp"
+#include "kernels/simd/pack_grid.hpp"
 #include "kernels/simd/panel_dot.hpp"
 #include "kernels/simd/gemm_int8.hpp"
 #include "kernels/simd/gemm_float.hpp"

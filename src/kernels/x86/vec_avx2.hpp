@@ -63,6 +63,9 @@ SLUICE_INLINE Ints bit_and(Ints a, Ints b) noexcept {
 SLUICE_INLINE Ints bit_or(Ints a, Ints b) noexcept {
   return _mm256_or_si256(a, b);
 }
+SLUICE_INLINE Ints bit_xor(Ints a, Ints b) noexcept {
+  return _mm256_xor_si256(a, b);
+}
 /// (a & mask) | b.
 SLUICE_INLINE Ints and_or(Ints a, Ints mask, Ints b) noexcept {
   return bit_or(bit_and(a, mask), b);
@@ -109,6 +112,11 @@ SLUICE_INLINE Ints bias_wide(Ints a) noexcept {
 /// Adds 16 to the bytes of a (whose bit 4 is clear) where b & bit is not zero; `bit` has one bit per byte.
 SLUICE_INLINE Ints or_16_where(Ints a, Ints b, Ints bit) noexcept {
   return bit_or(a, bit_and(_mm256_cmpeq_epi8(bit_and(b, bit), bit), set8(16)));
+}
+/// a - b where c & bit is not zero, else a + b, of bytes; `bit` has one bit per byte.
+SLUICE_INLINE Ints sub_or_add8(Ints a, Ints b, Ints c, Ints bit) noexcept {
+  const Ints all = _mm256_cmpeq_epi8(bit_and(c, bit), bit);
+  return _mm256_add_epi8(a, sub8(_mm256_xor_si256(b, all), all));
 }
 
 SLUICE_INLINE Floats to_float(Ints a) noexcept {

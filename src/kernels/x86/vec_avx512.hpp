@@ -74,6 +74,9 @@ SLUICE_INLINE Ints bit_and(Ints a, Ints b) noexcept {
 SLUICE_INLINE Ints bit_or(Ints a, Ints b) noexcept {
   return _mm512_or_si512(a, b);
 }
+SLUICE_INLINE Ints bit_xor(Ints a, Ints b) noexcept {
+  return _mm512_xor_si512(a, b);
+}
 /// (a & mask) | b.
 SLUICE_INLINE Ints and_or(Ints a, Ints mask, Ints b) noexcept {
   return _mm512_ternarylogic_epi32(a, mask, b, 0xEA);
@@ -120,6 +123,10 @@ SLUICE_INLINE Ints bias_wide(Ints a) noexcept {
 /// Adds 16 to the bytes of a (whose bit 4 is clear) where b & bit is not zero.
 SLUICE_INLINE Ints or_16_where(Ints a, Ints b, Ints bit) noexcept {
   return _mm512_mask_add_epi8(a, _mm512_test_epi8_mask(b, bit), a, set8(16));
+}
+/// a - b where c & bit is not zero, else a + b, of bytes; `bit` has one bit per byte.
+SLUICE_INLINE Ints sub_or_add8(Ints a, Ints b, Ints c, Ints bit) noexcept {
+  return _mm512_mask_sub_epi8(_mm512_add_epi8(a, b), _mm512_test_epi8_mask(c, bit), a, b);
 }
 
 SLUICE_INLINE Floats to_float(Ints a) noexcept {
