@@ -85,15 +85,22 @@ double on_curve(const CurvePoint& point, Routing routing) noexcept {
 // -----------------------------------------------------------------------------------------------------
 
 /// Types that are not measured, and the one that is most like them in what unpacking takes.
-constexpr std::array<std::array<std::string_view, 2>, 9> k_similar_types{{{"F32", "F16"},
-                                                                          {"BF16", "F16"},
-                                                                          {"Q4_1", "Q4_0"},
-                                                                          {"Q5_0", "Q5_K"},
-                                                                          {"Q5_1", "Q5_K"},
-                                                                          {"Q2_K", "Q4_K"},
-                                                                          {"Q3_K", "Q6_K"},
-                                                                          {"IQ4_NL", "IQ4_XS"},
-                                                                          {"NVFP4", "MXFP4"}}};
+constexpr std::array<std::array<std::string_view, 2>, 16> k_similar_types{{{"F32", "F16"},
+                                                                           {"BF16", "F16"},
+                                                                           {"Q4_1", "Q4_0"},
+                                                                           {"Q5_0", "Q5_K"},
+                                                                           {"Q5_1", "Q5_K"},
+                                                                           {"Q2_K", "Q4_K"},
+                                                                           {"Q3_K", "Q6_K"},
+                                                                           {"IQ4_NL", "IQ4_XS"},
+                                                                           {"NVFP4", "MXFP4"},
+                                                                           {"IQ1_S", "IQ2_XXS"},
+                                                                           {"IQ1_M", "IQ2_XXS"},
+                                                                           {"IQ2_XS", "IQ2_XXS"},
+                                                                           {"IQ2_S", "IQ2_XXS"},
+                                                                           {"IQ3_S", "IQ3_XXS"},
+                                                                           {"TQ1_0", "IQ2_XXS"},
+                                                                           {"TQ2_0", "Q4_K"}}};
 
 /// Products per nanosecond of one type, as the time per product with n rows: unpacking, shared by the rows,
 /// and multiplying.

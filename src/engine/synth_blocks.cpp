@@ -29,23 +29,17 @@ struct BlockForm {
 // Where each minimum stands follows from the means of the integers: in Q4_K a value is scale * s * q -
 // minimum * m with s and m of equal distribution and q of mean 7.5.
 constexpr auto k_forms = std::to_array<BlockForm>({
-    {TensorType::q4_0, 0, k_no_field, 0},
-    {TensorType::q4_1, 0, 2, -7.5f},
-    {TensorType::q5_0, 0, k_no_field, 0},
-    {TensorType::q5_1, 0, 2, -15.5f},
-    {TensorType::q8_0, 0, k_no_field, 0},
-    {TensorType::q2_k, 80, 82, 1.5f},
-    {TensorType::q3_k, 108, k_no_field, 0},
-    {TensorType::q4_k, 0, 2, 7.5f},
-    {TensorType::q5_k, 0, 2, 15.5f},
-    {TensorType::q6_k, 208, k_no_field, 0},
-    {TensorType::iq2_xxs, 0, k_no_field, 0},
-    {TensorType::iq2_xs, 0, k_no_field, 0},
-    {TensorType::iq2_s, 0, k_no_field, 0},
-    {TensorType::iq3_xxs, 0, k_no_field, 0},
-    {TensorType::iq3_s, 0, k_no_field, 0},
-    {TensorType::iq4_nl, 0, k_no_field, 0},
-    {TensorType::iq4_xs, 0, k_no_field, 0},
+    {TensorType::q4_0, 0, k_no_field, 0},    {TensorType::q4_1, 0, 2, -7.5f},
+    {TensorType::q5_0, 0, k_no_field, 0},    {TensorType::q5_1, 0, 2, -15.5f},
+    {TensorType::q8_0, 0, k_no_field, 0},    {TensorType::q2_k, 80, 82, 1.5f},
+    {TensorType::q3_k, 108, k_no_field, 0},  {TensorType::q4_k, 0, 2, 7.5f},
+    {TensorType::q5_k, 0, 2, 15.5f},         {TensorType::q6_k, 208, k_no_field, 0},
+    {TensorType::iq1_s, 0, k_no_field, 0},   {TensorType::iq1_m, 48, k_no_field, 0},
+    {TensorType::iq2_xxs, 0, k_no_field, 0}, {TensorType::iq2_xs, 0, k_no_field, 0},
+    {TensorType::iq2_s, 0, k_no_field, 0},   {TensorType::iq3_xxs, 0, k_no_field, 0},
+    {TensorType::iq3_s, 0, k_no_field, 0},   {TensorType::iq4_nl, 0, k_no_field, 0},
+    {TensorType::iq4_xs, 0, k_no_field, 0},  {TensorType::tq1_0, 52, k_no_field, 0},
+    {TensorType::tq2_0, 64, k_no_field, 0},
 });
 
 const BlockForm* find_form(TensorType type) noexcept {
@@ -74,6 +68,16 @@ std::size_t largest_prime_up_to(std::size_t n) noexcept {
 void put_half(std::byte* at, float value) noexcept {
   const std::uint16_t bits = kernels::f32_to_f16(value);
   std::memcpy(at, &bits, sizeof bits);
+}
+
+/// IQ1_M has a quarter of its scale, lowest first, in the top nibble of each of four 16-bit words.
+void put_scale(const BlockForm& form, std::byte* block, float value) noexcept {
+  if (form.type != TensorType::iq1_m) return put_half(block + form.scale_offset, value);
+  const unsigned bits = kernels::f32_to_f16(value);
+  for (unsigned word = 0; word < 4; ++word) {
+    std::byte& top = block[form.scale_offset + 2 * word + 1];
+    top = (top & std::byte{0x0f}) | static_cast<std::byte>((bits >> 4 * word & 0xf) << 4);
+  }
 }
 
 float deviation(TensorType type, std::span<const std::byte> blocks) {
@@ -150,7 +154,7 @@ void BlockPool::fill_blocks(TensorType type, float std_dev, SynthRandom& random)
   SLUICE_CHECK(form != nullptr);
   const bool has_minimum = form->minimum_offset != k_no_field;
   const auto set_scale = [&](std::byte* block, float scale) {
-    put_half(block + form->scale_offset, scale);
+    put_scale(*form, block, scale);
     if (has_minimum) put_half(block + form->minimum_offset, scale * form->minimum_ratio);
   };
   for (at = 0; at < bytes_.size(); at += block_bytes_) set_scale(&bytes_[at], 1.0f);
