@@ -3,6 +3,7 @@
 //   cache/<type>/<isa>       one activation row, weights from the L2 cache: GB/s of weight bytes
 //   batch/<type>/<isa>/<n>   n activation rows: multiply-adds per second (GMAC/s)
 //   quantize/<format>/<isa>  activation quantization: GB/s of f32
+// Rows have 2048 elements; --columns=N, before all other options, is another number (a multiple of 256).
 // --benchmark_filter picks, --benchmark_repetitions=5 shows the noise.
 
 #include <benchmark/benchmark.h>
@@ -10,9 +11,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gguf/types.hpp"
@@ -27,7 +31,7 @@ using kernels::GemmKernel;
 using kernels::Isa;
 using kernels::TensorType;
 
-constexpr std::size_t k_n_cols = 2048;
+std::size_t n_cols = 2048;  ///< Set by main, before anything runs.
 constexpr std::size_t k_dram_bytes = 256u << 20;
 constexpr std::size_t k_cache_bytes = 400u << 10;
 
@@ -48,8 +52,8 @@ Region allocate(std::size_t bytes) {
 /// `n_rows` rows of random blocks: a few different ones, repeated.
 Region weights(TensorType type, std::size_t n_rows) {
   constexpr std::size_t n_distinct = 64;
-  const std::vector<std::byte> rows = test::random_rows(type, n_distinct, k_n_cols, 1);
-  const std::size_t row_bytes = gguf::row_bytes(type, k_n_cols);
+  const std::vector<std::byte> rows = test::random_rows(type, n_distinct, n_cols, 1);
+  const std::size_t row_bytes = gguf::row_bytes(type, n_cols);
   Region region = allocate(n_rows * row_bytes);
   for (std::size_t i = 0; region && i < n_rows; ++i) {
     std::memcpy(region.get() + i * row_bytes, rows.data() + i % n_distinct * row_bytes, row_bytes);
@@ -59,39 +63,39 @@ Region weights(TensorType type, std::size_t n_rows) {
 
 void run_gemm(benchmark::State& state, TensorType type, Isa isa, std::size_t weight_bytes, std::size_t n_x) {
   const GemmKernel kernel = kernels::find_gemm(type, isa);
-  const std::size_t row_bytes = gguf::row_bytes(type, k_n_cols);
+  const std::size_t row_bytes = gguf::row_bytes(type, n_cols);
   const std::size_t n_rows = weight_bytes / row_bytes / 16 * 16;
   const Region w = weights(type, n_rows);
-  const std::size_t x_row_bytes = kernels::activation_layout(kernel.activation, k_n_cols).row_bytes;
+  const std::size_t x_row_bytes = kernels::activation_layout(kernel.activation, n_cols).row_bytes;
   const Region x = allocate(n_x * x_row_bytes);
-  const std::vector<float> values = test::random_floats(n_x * k_n_cols, 2);
+  const std::vector<float> values = test::random_floats(n_x * n_cols, 2);
   std::vector<float> y(n_x * n_rows);
   if (!w || !x) return state.SkipWithError("no memory");
   for (std::size_t j = 0; j < n_x; ++j) {
-    kernel.quantize(values.data() + j * k_n_cols, k_n_cols, x.get() + j * x_row_bytes);
+    kernel.quantize(values.data() + j * n_cols, n_cols, x.get() + j * x_row_bytes);
   }
   for (auto _ : state) {
-    kernel.gemm(w.get(), row_bytes, n_rows, x.get(), x_row_bytes, n_x, k_n_cols, y.data(), n_rows);
+    kernel.gemm(w.get(), row_bytes, n_rows, x.get(), x_row_bytes, n_x, n_cols, y.data(), n_rows);
     benchmark::DoNotOptimize(y.data());
     benchmark::ClobberMemory();
   }
   using benchmark::Counter;
   const auto rate = [&](double amount) { return Counter(amount, Counter::kIsIterationInvariantRate); };
   state.counters["GB/s"] = rate(1e-9 * static_cast<double>(n_rows * row_bytes));
-  state.counters["GMAC/s"] = rate(1e-9 * static_cast<double>(n_rows * k_n_cols * n_x));
+  state.counters["GMAC/s"] = rate(1e-9 * static_cast<double>(n_rows * n_cols * n_x));
 }
 
 void run_quantize(benchmark::State& state, TensorType type, Isa isa) {
   const GemmKernel kernel = kernels::find_gemm(type, isa);
-  const std::vector<float> values = test::random_floats(k_n_cols, 2);
-  const Region x = allocate(kernels::activation_layout(kernel.activation, k_n_cols).row_bytes);
+  const std::vector<float> values = test::random_floats(n_cols, 2);
+  const Region x = allocate(kernels::activation_layout(kernel.activation, n_cols).row_bytes);
   if (!x) return state.SkipWithError("no memory");
   for (auto _ : state) {
-    kernel.quantize(values.data(), k_n_cols, x.get());
+    kernel.quantize(values.data(), n_cols, x.get());
     benchmark::ClobberMemory();
   }
   state.counters["GB/s"] =
-      benchmark::Counter(1e-9 * sizeof(float) * k_n_cols, benchmark::Counter::kIsIterationInvariantRate);
+      benchmark::Counter(1e-9 * sizeof(float) * n_cols, benchmark::Counter::kIsIterationInvariantRate);
 }
 
 void register_type(TensorType type, Isa isa) {
@@ -111,6 +115,17 @@ void register_type(TensorType type, Isa isa) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  constexpr std::string_view columns_option = "--columns=";
+  if (argc > 1 && std::string_view(argv[1]).starts_with(columns_option)) {
+    n_cols = std::strtoul(argv[1] + columns_option.size(), nullptr, 10);
+    if (n_cols == 0 || n_cols % 256 != 0) {
+      std::fprintf(stderr, "--columns wants a multiple of 256\n");
+      return 1;
+    }
+    argv[1] = argv[0];
+    ++argv;
+    --argc;
+  }
   using enum TensorType;
   for (const Isa isa : platform::supported_isas()) {
     for (const TensorType type :

@@ -7,10 +7,9 @@
 // it, counted from the lowest, in base 4 (written in hexadecimal) or base 8 (written in octal), and a digit
 // stands for one of the few magnitudes the format uses.
 namespace sluice::kernels::scalar {
-namespace {
 
 // clang-format off
-constexpr std::uint16_t k_iq2_xxs_packed[256] = {
+alignas(64) constexpr std::uint16_t k_iq2_xxs_packed[256] = {
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0020, 0x0022, 0x0028, 0x002a, 0x0041, 0x0044,
     0x0050, 0x0058, 0x0061, 0x0064, 0x0080, 0x0082, 0x008a, 0x00a2, 0x0101, 0x0104, 0x0110, 0x0115, 0x0140,
     0x0184, 0x0198, 0x0200, 0x0202, 0x0222, 0x0282, 0x0401, 0x0404, 0x0410, 0x0421, 0x0424, 0x0440, 0x0442,
@@ -33,7 +32,7 @@ constexpr std::uint16_t k_iq2_xxs_packed[256] = {
     0x9920, 0xa002, 0xa050, 0xa085, 0xa109, 0xa200, 0xa418, 0xa850, 0xa904,
 };
 
-constexpr std::uint16_t k_iq2_xs_packed[512] = {
+alignas(64) constexpr std::uint16_t k_iq2_xs_packed[512] = {
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0016, 0x0019, 0x0020, 0x0022, 0x0025, 0x0028,
     0x0041, 0x0044, 0x0046, 0x0049, 0x0050, 0x0052, 0x0055, 0x0058, 0x0061, 0x0064, 0x0080, 0x0082, 0x0085,
     0x0088, 0x0091, 0x0094, 0x0099, 0x00a0, 0x0101, 0x0104, 0x0106, 0x0109, 0x0110, 0x0112, 0x0115, 0x0118,
@@ -76,7 +75,7 @@ constexpr std::uint16_t k_iq2_xs_packed[512] = {
     0xa986, 0xaa28, 0xaa2a, 0xaa91, 0xaaaa,
 };
 
-constexpr std::uint16_t k_iq2_s_packed[1024] = {
+alignas(64) constexpr std::uint16_t k_iq2_s_packed[1024] = {
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0016, 0x0019, 0x0020, 0x0022, 0x0025, 0x0028,
     0x0041, 0x0044, 0x0046, 0x0049, 0x0050, 0x0052, 0x0055, 0x0058, 0x0061, 0x0064, 0x0066, 0x0069, 0x0080,
     0x0082, 0x0085, 0x0088, 0x0091, 0x0094, 0x00a0, 0x00a5, 0x00aa, 0x0101, 0x0104, 0x0106, 0x0109, 0x0110,
@@ -158,7 +157,7 @@ constexpr std::uint16_t k_iq2_s_packed[1024] = {
     0xa8a2, 0xa954, 0xa986, 0xaa08, 0xaa0a, 0xaa20, 0xaa22, 0xaa28, 0xaa88, 0xaaaa,
 };
 
-constexpr std::uint16_t k_iq1_packed[2048] = {
+static constexpr std::uint16_t k_iq1_packed[2048] = {
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0015, 0x0020, 0x0022, 0x0028, 0x002a, 0x0045, 0x0051,
     0x0054, 0x0056, 0x0065, 0x0080, 0x0082, 0x0088, 0x008a, 0x0095, 0x00a0, 0x00a2, 0x00a8, 0x00aa, 0x0104,
     0x0105, 0x0111, 0x0114, 0x0116, 0x0119, 0x011a, 0x0125, 0x0141, 0x0146, 0x0149, 0x0152, 0x0155, 0x015a,
@@ -319,7 +318,7 @@ constexpr std::uint16_t k_iq1_packed[2048] = {
     0xaa88, 0xaa8a, 0xaa95, 0xaaa0, 0xaaa2, 0xaaa8, 0xaaaa,
 };
 
-constexpr std::uint16_t k_iq3_xxs_packed[256] = {
+alignas(64) constexpr std::uint16_t k_iq3_xxs_packed[256] = {
     00000, 00002, 00004, 00011, 00013, 00017, 00020, 00022, 00031, 00042, 00073, 00075, 00101,
     00103, 00110, 00112, 00121, 00125, 00130, 00132, 00141, 00154, 00170, 00200, 00202, 00204,
     00211, 00220, 00222, 00231, 00233, 00237, 00251, 00257, 00275, 00301, 00307, 00310, 00312,
@@ -342,7 +341,7 @@ constexpr std::uint16_t k_iq3_xxs_packed[256] = {
     07315, 07333, 07360, 07421, 07441, 07500, 07502, 07524, 07630,
 };
 
-constexpr std::uint16_t k_iq3_s_packed[512] = {
+alignas(64) constexpr std::uint16_t k_iq3_s_packed[512] = {
     00000, 00001, 00002, 00005, 00007, 00010, 00011, 00012, 00014, 00016, 00020, 00021, 00025,
     00033, 00040, 00042, 00045, 00047, 00051, 00053, 00060, 00062, 00071, 00074, 00077, 00100,
     00101, 00102, 00104, 00110, 00111, 00115, 00120, 00123, 00127, 00131, 00135, 00144, 00161,
@@ -386,6 +385,8 @@ constexpr std::uint16_t k_iq3_s_packed[512] = {
 };
 
 // clang-format on
+
+namespace {
 
 template <typename Point, std::size_t n_points, std::size_t n_digits>
 constexpr std::array<Point, n_points> expand(const std::uint16_t (&packed)[n_points], unsigned digit_bits,

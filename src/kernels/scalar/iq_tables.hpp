@@ -21,6 +21,14 @@ extern const std::array<Grid4, 512> k_iq3_s_grid;
 extern const std::array<TernaryGrid, 2048> k_iq1_grid;   ///< IQ1_S and IQ1_M.
 extern const std::array<Grid8, 2048> k_iq1_raised_grid;  ///< 8 * (element + 2), for the vector kernels.
 
+// The same points, packed: bits 2 e of a point of eight elements, or 3 e of one of four, are the rank of the
+// magnitude of element e.
+extern const std::uint16_t k_iq2_xxs_packed[256];
+extern const std::uint16_t k_iq2_xs_packed[512];
+extern const std::uint16_t k_iq2_s_packed[1024];
+extern const std::uint16_t k_iq3_xxs_packed[256];
+extern const std::uint16_t k_iq3_s_packed[512];
+
 /// Values of the non-linear 4-bit digits of IQ4_NL and IQ4_XS.
 inline constexpr std::array<std::int8_t, 16> k_iq4_values = {-127, -104, -83, -65, -49, -35, -22, -10,
                                                              1,    13,   25,  38,  53,  69,  89,  113};

@@ -11,7 +11,7 @@
 //   k_factor    of the block's f16 scale, so that the scales of 16 elements are integers;
 //   k_scale_shift, k_scale_mask: of a field f for 32 elements; (f | f << shift) & mask are two 16-bit numbers
 //               n, and 2 n + 1 are the scales of the first and of the last 16;
-//   expand      the block at p, to one row of GridRows.
+//   put_points  the 256 bytes of the block at p, and expand the rest of it, to one row of GridRows.
 
 #include "kernels/scalar/iq_tables.hpp"
 
@@ -25,9 +25,14 @@ enum class Signs {
   words,  ///< A word for 32 elements: four such codes of seven bits, then the field of the scales.
 };
 
-/// A row of a block, to be written.
+/// What put_points does, for sets that have a better way.
+template <class Points>
+struct PointWriter {
+  static SLUICE_INLINE void put(const std::uint8_t* p, std::uint8_t* w) noexcept { Points::put_points(p, w); }
+};
+
+/// What expand writes of a row of a block.
 struct GridRow {
-  std::uint8_t* w;       ///< 256 bytes.
   std::uint8_t* signs;   ///< 32 bytes; bit e of byte b belongs to element 8 b + e, except with Signs::words.
   std::uint32_t* field;  ///< 8 fields of scales, unless they are in words; 0 makes both scales 1.
   std::uint32_t* d;      ///< The block's scale, an f16.
@@ -59,16 +64,15 @@ struct Iq2Xxs : Iq2 {
   static constexpr int k_block_bytes = 66, k_sub_groups = 8;
   static constexpr Signs k_signs = Signs::words;
   static constexpr int k_scale_shift = 16, k_scale_mask = 0x000F000F;
+  static SLUICE_INLINE void put_points(const std::uint8_t* p, std::uint8_t* w) noexcept {
+#pragma GCC unroll 32
+    for (std::size_t i = 0; i < 32; ++i)
+      put_entry<std::uint64_t>(w + 8 * i, scalar::k_iq2_xxs_grid, p[2 + 8 * (i / 4) + i % 4]);
+  }
   static SLUICE_INLINE void expand(const std::uint8_t* p, const GridRow& row) noexcept {
     *row.d = load_as<std::uint16_t>(p);
 #pragma GCC unroll 8
-    for (std::size_t g = 0; g < 8; ++g) {
-      const std::uint8_t* group = p + 2 + 8 * g;
-#pragma GCC unroll 4
-      for (std::size_t i = 0; i < 4; ++i)
-        put_entry<std::uint64_t>(row.w + 32 * g + 8 * i, scalar::k_iq2_xxs_grid, group[i]);
-      __builtin_memcpy(row.signs + 4 * g, group + 4, 4);
-    }
+    for (std::size_t g = 0; g < 8; ++g) __builtin_memcpy(row.signs + 4 * g, p + 6 + 8 * g, 4);
   }
 };
 
@@ -85,14 +89,21 @@ struct Iq2Nibbles : Iq2 {
 struct Iq2Xs : Iq2Nibbles {
   static constexpr int k_block_bytes = 74;
   static constexpr Signs k_signs = Signs::codes;
-  static SLUICE_INLINE void expand(const std::uint8_t* p, const GridRow& row) noexcept {
-    *row.d = load_as<std::uint16_t>(p);
+  static SLUICE_INLINE void put_points(const std::uint8_t* p, std::uint8_t* w) noexcept {
 #pragma GCC unroll 32
     for (std::size_t i = 0; i < 32; ++i) {
-      const std::uint32_t word = load_as<std::uint16_t>(p + 2 + 2 * i);
-      put_entry<std::uint64_t>(row.w + 8 * i, scalar::k_iq2_xs_grid, word & 511);
-      row.signs[i] = static_cast<std::uint8_t>(word >> 9);
+      const std::size_t index = load_as<std::uint16_t>(p + 2 + 2 * i) & 511;
+      put_entry<std::uint64_t>(w + 8 * i, scalar::k_iq2_xs_grid, index);
     }
+  }
+  static SLUICE_INLINE void put_codes(const std::uint8_t* __restrict p,
+                                      std::uint8_t* __restrict to) noexcept {
+    for (std::size_t i = 0; i < 32; ++i)
+      to[i] = static_cast<std::uint8_t>(load_as<std::uint16_t>(p + 2 * i) >> 9);
+  }
+  static SLUICE_INLINE void expand(const std::uint8_t* p, const GridRow& row) noexcept {
+    *row.d = load_as<std::uint16_t>(p);
+    put_codes(p + 2, row.signs);
     expand_scales(p + 66, row);
   }
 };
@@ -100,17 +111,15 @@ struct Iq2Xs : Iq2Nibbles {
 struct Iq2S : Iq2Nibbles {
   static constexpr int k_block_bytes = 82;
   static constexpr Signs k_signs = Signs::bits;
+  static SLUICE_INLINE void put_points(const std::uint8_t* p, std::uint8_t* w) noexcept {
+#pragma GCC unroll 32
+    for (std::size_t i = 0; i < 32; ++i) {
+      const std::uint32_t high = static_cast<std::uint32_t>(p[66 + i / 4]) << 8;
+      put_entry<std::uint64_t>(w + 8 * i, scalar::k_iq2_s_grid, p[2 + i] | (high >> 2 * (i % 4) & 0x300));
+    }
+  }
   static SLUICE_INLINE void expand(const std::uint8_t* p, const GridRow& row) noexcept {
     *row.d = load_as<std::uint16_t>(p);
-#pragma GCC unroll 8
-    for (std::size_t g = 0; g < 8; ++g) {
-      const std::uint32_t high = static_cast<std::uint32_t>(p[66 + g]) << 8;
-#pragma GCC unroll 4
-      for (std::size_t i = 0; i < 4; ++i) {
-        const std::size_t index = p[2 + 4 * g + i] | (high >> 2 * i & 0x300);
-        put_entry<std::uint64_t>(row.w + 32 * g + 8 * i, scalar::k_iq2_s_grid, index);
-      }
-    }
     __builtin_memcpy(row.signs, p + 34, 32);
     expand_scales(p + 74, row);
   }
@@ -121,11 +130,13 @@ struct Iq3Xxs {
   static constexpr float k_factor = 0.25f;
   static constexpr Signs k_signs = Signs::words;
   static constexpr int k_scale_shift = 16, k_scale_mask = 0x000F000F;
-  static SLUICE_INLINE void expand(const std::uint8_t* p, const GridRow& row) noexcept {
-    *row.d = load_as<std::uint16_t>(p);
+  static SLUICE_INLINE void put_points(const std::uint8_t* p, std::uint8_t* w) noexcept {
 #pragma GCC unroll 64
     for (std::size_t i = 0; i < 64; ++i)
-      put_entry<std::uint32_t>(row.w + 4 * i, scalar::k_iq3_xxs_grid, p[2 + i]);
+      put_entry<std::uint32_t>(w + 4 * i, scalar::k_iq3_xxs_grid, p[2 + i]);
+  }
+  static SLUICE_INLINE void expand(const std::uint8_t* p, const GridRow& row) noexcept {
+    *row.d = load_as<std::uint16_t>(p);
     __builtin_memcpy(row.signs, p + 66, 32);
   }
 };
@@ -135,19 +146,19 @@ struct Iq3S {
   static constexpr float k_factor = 1.0f;
   static constexpr Signs k_signs = Signs::bits;
   static constexpr int k_scale_shift = 16, k_scale_mask = 0x000F000F;
+  static SLUICE_INLINE void put_points(const std::uint8_t* p, std::uint8_t* w) noexcept {
+#pragma GCC unroll 64
+    for (std::size_t i = 0; i < 64; ++i) {
+      const std::uint32_t high = static_cast<std::uint32_t>(p[66 + i / 8]) << 8;
+      put_entry<std::uint32_t>(w + 4 * i, scalar::k_iq3_s_grid, p[2 + i] | (high >> i % 8 & 0x100));
+    }
+  }
   static SLUICE_INLINE void expand(const std::uint8_t* p, const GridRow& row) noexcept {
     *row.d = load_as<std::uint16_t>(p);
-#pragma GCC unroll 8
-    for (std::size_t g = 0; g < 8; ++g) {
-      const std::uint32_t high = static_cast<std::uint32_t>(p[66 + g]) << 8;
-#pragma GCC unroll 8
-      for (std::size_t i = 0; i < 8; ++i) {
-        const std::size_t index = p[2 + 8 * g + i] | (high >> i & 0x100);
-        put_entry<std::uint32_t>(row.w + 32 * g + 4 * i, scalar::k_iq3_s_grid, index);
-      }
-      row.field[g] = static_cast<std::uint32_t>(p[106 + g / 2]) >> 4 * (g % 2);
-    }
     __builtin_memcpy(row.signs, p + 74, 32);
+#pragma GCC unroll 8
+    for (std::size_t g = 0; g < 8; ++g)
+      row.field[g] = static_cast<std::uint32_t>(p[106 + g / 2]) >> 4 * (g % 2);
   }
 };
 
@@ -170,38 +181,42 @@ struct Iq1 {
 struct Iq1S : Iq1 {
   static constexpr int k_block_bytes = 50, k_sub_groups = 8;
   static constexpr int k_scale_shift = 16, k_scale_mask = 0x00070007;
-  static SLUICE_INLINE void expand(const std::uint8_t* p, const GridRow& row) noexcept {
-    *row.d = load_as<std::uint16_t>(p);
+  static SLUICE_INLINE void put_points(const std::uint8_t* p, std::uint8_t* w) noexcept {
 #pragma GCC unroll 8
     for (std::size_t g = 0; g < 8; ++g) {
       const std::uint32_t word = load_as<std::uint16_t>(p + 34 + 2 * g);
 #pragma GCC unroll 4
       for (std::size_t i = 0; i < 4; ++i)
-        put(row.w + 32 * g + 8 * i, p[2 + 4 * g + i] | (word << 8 >> 3 * i & 0x700), word & 0x8000);
-      row.field[g] = word >> 12;
+        put(w + 32 * g + 8 * i, p[2 + 4 * g + i] | (word << 8 >> 3 * i & 0x700), word & 0x8000);
     }
+  }
+  static SLUICE_INLINE void expand(const std::uint8_t* p, const GridRow& row) noexcept {
+    *row.d = load_as<std::uint16_t>(p);
+#pragma GCC unroll 8
+    for (std::size_t g = 0; g < 8; ++g) row.field[g] = load_as<std::uint16_t>(p + 34 + 2 * g) >> 12;
   }
 };
 
 struct Iq1M : Iq1 {
   static constexpr int k_block_bytes = 56, k_sub_groups = 4;
   static constexpr int k_scale_shift = 13, k_scale_mask = 0x00070007;
+  static SLUICE_INLINE void put_points(const std::uint8_t* p, std::uint8_t* w) noexcept {
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < 16; ++i) {
+      const std::uint32_t high = p[32 + i];
+      put(w + 16 * i, p[2 * i] | (high << 8 & 0x700), high & 0x08);
+      put(w + 16 * i + 8, p[2 * i + 1] | (high << 4 & 0x700), high & 0x80);
+    }
+  }
   static SLUICE_INLINE void expand(const std::uint8_t* p, const GridRow& row) noexcept {
-    std::uint32_t d = 0;
+    *row.d = 0;
 #pragma GCC unroll 4
     for (std::size_t g = 0; g < 4; ++g) {  // of 64 elements
       const std::uint32_t word = load_as<std::uint16_t>(p + 48 + 2 * g);
-      d |= word >> 12 << 4 * g;
+      *row.d |= word >> 12 << 4 * g;
       row.field[2 * g] = word;
       row.field[2 * g + 1] = word >> 6;
-#pragma GCC unroll 4
-      for (std::size_t i = 0; i < 4; ++i) {
-        const std::uint32_t high = p[32 + 4 * g + i];
-        put(row.w + 64 * g + 16 * i, p[8 * g + 2 * i] | (high << 8 & 0x700), high & 0x08);
-        put(row.w + 64 * g + 16 * i + 8, p[8 * g + 2 * i + 1] | (high << 4 & 0x700), high & 0x80);
-      }
     }
-    *row.d = d;
   }
 };
 
@@ -215,22 +230,31 @@ struct Tq {
 
 struct Tq1 : Tq {
   static constexpr int k_block_bytes = 54;
-  /// Digit 0 of N bytes, digit 1 of them, and so on.
-  template <int N, int Digits>
-  static SLUICE_INLINE void put(const std::uint8_t* __restrict p, std::uint8_t* __restrict w) noexcept {
-    constexpr std::uint8_t powers[5] = {1, 3, 9, 27, 81};
-    for (int digit = 0; digit < Digits; ++digit) {
-      for (int m = 0; m < N; ++m) {
-        const auto fraction = static_cast<std::uint8_t>(p[m] * powers[digit]);
-        w[N * digit + m] = static_cast<std::uint8_t>(static_cast<std::uint16_t>(fraction * 3) >> 8);
+  /// Digit 0 of N bytes, digit 1 of them, and so on. Three times a fraction of 256 is the next digit and what
+  /// is left, so even and odd bytes are kept in 16 bits each.
+  template <class Word, int N, int Digits>
+  static SLUICE_INLINE void put(const std::uint8_t* p, std::uint8_t* w) noexcept {
+    constexpr Word low = static_cast<Word>(0x00FF00FF00FF00FFu);
+    for (std::size_t m = 0; m < N; m += sizeof(Word)) {
+      const Word bytes = load_as<Word>(p + m);
+      Word even = bytes & low, odd = bytes >> 8 & low;
+      for (std::size_t digit = 0; digit < Digits; ++digit) {
+        even *= 3;
+        odd *= 3;
+        const Word digits = (even >> 8 & low) | (odd & ~low);
+        __builtin_memcpy(w + N * digit + m, &digits, sizeof digits);
+        even &= low;
+        odd &= low;
       }
     }
   }
+  static SLUICE_INLINE void put_points(const std::uint8_t* p, std::uint8_t* w) noexcept {
+    put<std::uint64_t, 32, 5>(p, w);
+    put<std::uint64_t, 16, 5>(p + 32, w + 160);
+    put<std::uint32_t, 4, 4>(p + 48, w + 240);
+  }
   static SLUICE_INLINE void expand(const std::uint8_t* p, const GridRow& row) noexcept {
     *row.d = load_as<std::uint16_t>(p + 52);
-    put<32, 5>(p, row.w);
-    put<16, 5>(p + 32, row.w + 160);
-    put<4, 4>(p + 48, row.w + 240);
     __builtin_memset(row.field, 0, 32);
   }
 };
@@ -242,10 +266,12 @@ struct Tq2 : Tq {
       for (int m = 0; m < 32; ++m) w[32 * pair + m] = static_cast<std::uint8_t>(p[m] >> 2 * pair & 3);
     }
   }
+  static SLUICE_INLINE void put_points(const std::uint8_t* p, std::uint8_t* w) noexcept {
+    put(p, w);
+    put(p + 32, w + 128);
+  }
   static SLUICE_INLINE void expand(const std::uint8_t* p, const GridRow& row) noexcept {
     *row.d = load_as<std::uint16_t>(p + 64);
-    put(p, row.w);
-    put(p + 32, row.w + 128);
     __builtin_memset(row.field, 0, 32);
   }
 };

@@ -9,14 +9,17 @@ namespace sluice::kernels::simd {
 namespace {
 
 struct alignas(64) GridRows {
-  std::uint8_t w[k_lanes][256];     ///< As the format's expand writes them.
+  std::uint8_t w[k_lanes][256];     ///< As the format's put_points writes them.
   std::uint8_t signs[k_lanes][32];  ///< One bit per element.
   std::uint32_t scale[k_lanes][8];  ///< Two 16-bit scales for 32 elements.
   std::uint32_t d[k_lanes];         ///< f16.
 
   template <class Points>
   SLUICE_INLINE void fill(const std::uint8_t* p, std::size_t stride) noexcept {
-    for (int r = 0; r < k_lanes; ++r, p += stride) Points::expand(p, {w[r], signs[r], scale[r], d + r});
+    for (int r = 0; r < k_lanes; ++r, p += stride) {
+      PointWriter<Points>::put(p, w[r]);
+      Points::expand(p, {signs[r], scale[r], d + r});
+    }
     auto* sign_words = signs[0];
     auto* fields = reinterpret_cast<std::uint8_t*>(scale[0]);
 #pragma GCC unroll 8

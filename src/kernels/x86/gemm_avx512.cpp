@@ -7,6 +7,7 @@
 #include "kernels/simd/pack_q32.hpp"
 #include "kernels/simd/pack_k.hpp"
 #include "kernels/simd/pack_grid.hpp"
+#include "kernels/x86/grid_points_avx512.hpp"
 #include "kernels/simd/panel_dot.hpp"
 #include "kernels/x86/row_dot_avx512.hpp"
 #include "kernels/simd/gemm_int8.hpp"
