@@ -71,6 +71,8 @@ Json stats_json(const Stats& stats) {
       {"scratch_bytes", stats.scratch_bytes},
       {"slot_bytes", stats.slot_bytes},
       {"ring_bytes", stats.ring_bytes},
+      {"n_blocks_released", stats.n_blocks_released},
+      {"n_blocks_returned", stats.n_blocks_returned},
       {"active_weight_bytes_per_token", stats.active_weight_bytes_per_token},
       {"weight_bytes", stats.weight_bytes},
       {"n_units", stats.n_units},

@@ -146,30 +146,39 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
   impl->store = std::make_unique<residency::WeightStore>(std::move(parts.shards), std::move(queue),
                                                          std::move(parts.copies));
   std::vector<const gguf::TensorInfo*> pinned = parts.tensors.pinned();
-  std::vector<const gguf::TensorInfo*> streamed;
-  const std::vector<model::ModelTensors::Block> blocks = parts.tensors.blocks();
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    if (impl->placement.block_is_pinned[i]) continue;
-    streamed.insert(streamed.end(), blocks[i].tensors.begin(), blocks[i].tensors.end());
+  // With a ring, blocks may move while the model runs; without one they are weights like any other.
+  std::vector<residency::PlacedBlock> blocks;
+  std::vector<residency::TensorBlock> pinned_blocks;
+  std::vector<const gguf::TensorInfo*> movable;
+  std::vector<bool> streamed;
+  if (impl->placement.n_ring_slots != 0) {
+    for (const model::ModelTensors::Block& block : parts.tensors.blocks()) {
+      const bool is_pinned = impl->placement.block_is_pinned[blocks.size()];
+      blocks.push_back({block.role, block.tensors, is_pinned});
+      movable.insert(movable.end(), block.tensors.begin(), block.tensors.end());
+      streamed.insert(streamed.end(), block.tensors.size(), !is_pinned);
+      if (is_pinned) pinned_blocks.push_back(block.tensors);
+    }
   }
   pinned.erase(
       std::remove_if(pinned.begin(), pinned.end(),
                      [&](const gguf::TensorInfo* tensor) {
                        return (impl->placement.embedding_on_drive && tensor == parts.tensors.token_embd) ||
-                              std::find(streamed.begin(), streamed.end(), tensor) != streamed.end();
+                              std::find(movable.begin(), movable.end(), tensor) != movable.end();
                      }),
       pinned.end());
-  impl->store->load_pinned(pinned);
+  impl->store->load_pinned(pinned, pinned_blocks);
   impl->load_read_bytes =
       header_bytes + parts.probe_read_bytes + impl->store->queue().statistics().read_bytes;
   impl->io_before = impl->store->queue().statistics();
   impl->drives_before = impl->store->queue().drives();
 
-  if (!streamed.empty()) {
+  if (!blocks.empty()) {
     storage::ReadQueue::Options queue_options;
     queue_options.max_requests = impl->placement.n_ring_slots;
-    impl->blocks = std::make_unique<residency::DenseStream>(streamed, impl->placement.n_ring_slots,
-                                                            *impl->store, make_queue(queue_options));
+    impl->blocks = std::make_unique<residency::DenseStream>(
+        movable, impl->placement.n_ring_slots, *impl->store, make_queue(queue_options), streamed);
+    impl->tiers = std::make_unique<residency::DenseTiers>(blocks, *impl->store, *impl->blocks);
   }
   if (impl->placement.embedding_on_drive) {
     impl->embeddings = std::make_unique<residency::RowGather>(*parts.tensors.token_embd, *impl->store,
@@ -194,6 +203,10 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
       impl->plan.prefill_chunk, options.look_ahead);
   impl->forward->set_layer_hook(
       [owner = impl.get()](std::uint32_t layer_idx) { owner->before_layer(layer_idx); });
+  if (impl->tiers != nullptr) {
+    impl->forward->set_block_hook(
+        [owner = impl.get()](std::uint32_t next_tensor) { owner->govern(next_tensor); });
+  }
   impl->pass_tokens.reserve(impl->plan.prefill_chunk);
   impl->pass_positions.reserve(impl->plan.prefill_chunk);
   impl->pass_logits_rows.reserve(impl->plan.prefill_chunk);
@@ -309,8 +322,14 @@ void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) 
 std::optional<residency::PressureFacts> Model::Impl::pressure() const {
   const platform::MemoryLimits limits = memory_limits();
   residency::PressureFacts facts;
-  facts.slot_bytes = cache->own_slot_bytes();
-  facts.planned_bytes = cache->planned_own_slot_bytes();
+  if (cache != nullptr && cache->is_streaming()) {
+    facts.slot_bytes = cache->own_slot_bytes();
+    facts.planned_slot_bytes = cache->planned_own_slot_bytes();
+  }
+  if (tiers != nullptr) {
+    facts.block_bytes = tiers->bytes();
+    facts.planned_block_bytes = tiers->planned_bytes();
+  }
   facts.limit_bytes = limits.total_bytes;
   facts.free_bytes = limits.available_bytes;
   if (limits.cgroup_limit_bytes) {
@@ -326,26 +345,32 @@ std::optional<residency::PressureFacts> Model::Impl::pressure() const {
 }
 
 void Model::Impl::before_layer(std::uint32_t layer_idx) {
-  if (cache != nullptr && cache->is_streaming()) govern();
+  if (tiers == nullptr && cache != nullptr && cache->is_streaming()) govern(0);
   if (!progress) return;
   const double layers = static_cast<double>(layer_idx) / prepared->params.n_layers;
   progress(static_cast<double>(n_step_done) + layers * static_cast<double>(pass_tokens.size()),
            n_step_tokens);
 }
 
-void Model::Impl::govern() {
+void Model::Impl::govern(std::uint32_t next_tensor) {
+  if (tiers != nullptr) tiers->settle(next_tensor);
   const std::uint64_t now = base::now_ns();
   if (now - governed_ns < govern_interval_ns) return;
   governed_ns = now;
   const auto facts = pressure();
   if (!facts) return;
-  const std::uint64_t wanted = residency::governed_slot_bytes(*facts);
+  const residency::GovernedBytes wanted = residency::governed_bytes(*facts);
   // Giving way cannot wait, coming back can: each change of size waits for the reads under way.
   constexpr std::uint64_t k_patience = 8;
-  if (wanted > facts->slot_bytes && now - resized_ns < k_patience * govern_interval_ns) return;
-  if (wanted == facts->slot_bytes) return;
-  resized_ns = now;
-  cache->resize(wanted);
+  if ((wanted.slot_bytes > facts->slot_bytes || wanted.block_bytes > facts->block_bytes) &&
+      now - resized_ns < k_patience * govern_interval_ns)
+    return;
+  if (wanted.slot_bytes != facts->slot_bytes) {
+    resized_ns = now;
+    cache->resize(wanted.slot_bytes);
+  }
+  if (wanted.block_bytes != facts->block_bytes && tiers->resize(wanted.block_bytes, next_tensor))
+    resized_ns = now;
 }
 
 void Model::Impl::run_pass(const LogitsSink& sink, bool is_decode, std::size_t n_guesses) {
@@ -449,6 +474,8 @@ Stats Model::Impl::stats() const {
     add_drives(drives, blocks->drive_statistics());
     stats.ring_bytes = blocks->ring_bytes();
     stats.stall_ns += blocks->statistics().stall_ns;
+    stats.n_blocks_released = tiers->statistics().n_released;
+    stats.n_blocks_returned = tiers->statistics().n_returned;
   }
   if (embeddings != nullptr) {
     add_io(embeddings->io_statistics());

@@ -18,6 +18,7 @@
 #include "platform/cpu_features.hpp"
 #include "platform/memory.hpp"
 #include "residency/dense_stream.hpp"
+#include "residency/dense_tiers.hpp"
 #include "residency/governor.hpp"
 #include "residency/row_gather.hpp"
 #include "residency/unit_cache.hpp"
@@ -82,6 +83,7 @@ struct Model::Impl {
   std::unique_ptr<residency::WeightStore> store;
   std::unique_ptr<residency::UnitCache> cache;
   std::unique_ptr<residency::DenseStream> blocks;    ///< Null when no always-used weight is streamed.
+  std::unique_ptr<residency::DenseTiers> tiers;      ///< The same.
   std::unique_ptr<residency::RowGather> embeddings;  ///< Null when they are pinned.
   std::unique_ptr<engine::KvPool> kv;
   std::unique_ptr<model::Forward> forward;
@@ -102,9 +104,10 @@ struct Model::Impl {
   /// `n_guesses` of the rows are guesses.
   void run_pass(const LogitsSink& sink, bool is_decode, std::size_t n_guesses);
   void before_layer(std::uint32_t layer_idx);
-  /// Gives slots back or takes them again, as the memory of the machine allows; looks at most every 25 ms.
-  /// For a streaming model, between two layers.
-  void govern();
+  /// Gives slots and blocks back or takes them again, as the memory of the machine allows; looks at most every
+  /// 25 ms. For a streaming model, between two layers, or two products, of which the next uses tensor
+  /// `next_tensor` of the stream.
+  void govern(std::uint32_t next_tensor);
   std::optional<residency::PressureFacts> pressure() const;  ///< Nothing when the system tells nothing.
   Stats stats() const;
 };

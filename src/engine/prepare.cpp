@@ -30,6 +30,25 @@ std::uint32_t widest_alignment(const std::vector<std::unique_ptr<storage::File>>
   return alignment;
 }
 
+/// What read windows add to `alignment_bytes` at most when blocks lie apart or are not pinned at all, or the
+/// embeddings are not.
+std::uint64_t split_bytes(const Prepared& prepared, std::uint64_t alignment_bytes) {
+  std::vector<residency::TensorBlock> blocks;
+  std::vector<const gguf::TensorInfo*> rest = prepared.tensors.pinned();
+  for (const model::ModelTensors::Block& block : prepared.tensors.blocks()) blocks.push_back(block.tensors);
+  rest.erase(std::remove_if(rest.begin(), rest.end(),
+                            [&](const gguf::TensorInfo* tensor) {
+                              return std::any_of(blocks.begin(), blocks.end(), [&](const auto& block) {
+                                return std::find(block.begin(), block.end(), tensor) != block.end();
+                              });
+                            }),
+             rest.end());
+  const residency::PinnedLayout layout = residency::plan_pinned(rest, prepared.alignment_bytes, blocks);
+  // Where the embeddings are left out, the windows on either side of them end.
+  return std::max(layout.region_bytes - layout.weight_bytes, alignment_bytes) - alignment_bytes +
+         2 * std::uint64_t{prepared.alignment_bytes};
+}
+
 bool has_vocabulary(const gguf::Metadata& metadata) {
   const auto model = metadata.get_string("tokenizer.ggml.model");
   return model && *model != "no_vocab" && *model != "none";
@@ -114,7 +133,7 @@ residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& 
     facts.blocks.push_back(block_facts);
   }
   facts.ring_slot_bytes = residency::stream_slot_bytes(streamable, alignment_bytes);
-  facts.split_bytes = 2 * std::uint64_t{alignment_bytes} * (streamable.size() + 1);
+  facts.split_bytes = split_bytes(prepared, facts.alignment_bytes);
   const gguf::TensorInfo& embedding = *prepared.tensors.token_embd;
   if (&embedding != prepared.tensors.output) facts.embedding_bytes = embedding.size_bytes;
   facts.gather_bytes = [row_bytes = gguf::row_bytes(embedding.type, embedding.dims[0]),

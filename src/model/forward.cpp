@@ -222,7 +222,9 @@ Forward::Matrix Forward::make_matrix(const gguf::TensorInfo* tensor,
                                      const residency::WeightStore& store) const {
   const int index = blocks_ == nullptr ? -1 : blocks_->find(tensor);
   if (index < 0) return {make_weight(tensor, store), -1};
-  return {shape_of(*tensor), index};
+  Weight weight = shape_of(*tensor);
+  weight.data = store.find(*tensor);
+  return {weight, index};
 }
 
 void Forward::embed(std::span<const std::int32_t> tokens) {
@@ -240,8 +242,10 @@ void Forward::embed(std::span<const std::int32_t> tokens) {
 void Forward::multiply(Rows x, std::span<const Target> targets) {
   constexpr std::size_t k_max_parts = 16;
   std::array<Product, k_max_parts> products;
-  const auto first = static_cast<std::uint32_t>(targets.front().matrix.stream_index);
-  if (targets.front().matrix.stream_index < 0) {
+  const int index = targets.front().matrix.stream_index;
+  const auto first = static_cast<std::uint32_t>(index);
+  if (index >= 0 && block_hook_) block_hook_(first);
+  if (index < 0 || !blocks_->is_streamed(first)) {
     for (std::size_t i = 0; i < targets.size(); ++i)
       products[i] = {targets[i].matrix.w, targets[i].y, targets[i].bias};
     // Beside a stream one by one, since the drive gets its next reads in between.

@@ -36,7 +36,7 @@ class Forward {
   /// Where the weights are that the store does not hold.
   struct Streams {
     residency::UnitCache* cache = nullptr;       ///< Null for dense models.
-    residency::DenseStream* blocks = nullptr;    ///< Null when all of them are pinned.
+    residency::DenseStream* blocks = nullptr;    ///< Null when all of them are pinned for good.
     residency::RowGather* embeddings = nullptr;  ///< Null when they are pinned.
   };
   /// Borrows everything. Allocates all buffers for passes of up to max_rows
@@ -63,6 +63,9 @@ class Forward {
 
   /// Called before each layer of a pass, when no expert is leased. Must not throw.
   void set_layer_hook(std::function<void(std::uint32_t layer_idx)> hook) { layer_hook_ = std::move(hook); }
+  /// Called before the products of each matrix of Streams::blocks, when neither a pinned matrix nor an expert
+  /// is in use, so that weights may move: `next_tensor` is the first that the pass will use.
+  void set_block_hook(std::function<void(std::uint32_t next_tensor)> hook) { block_hook_ = std::move(hook); }
 
   /// Bytes of weights that all passes needed so far, and that a pass of one row with logits needs; see Stats.
   std::uint64_t weight_bytes() const noexcept { return weight_bytes_; }
@@ -71,10 +74,10 @@ class Forward {
   }
 
  private:
-  /// A weight of every pass. Streamed ones have a shape but no data.
+  /// A weight of every pass.
   struct Matrix {
-    kernels::Weight w;
-    int stream_index = -1;
+    kernels::Weight w;      ///< Without data when the plan streams it; not to be read while it is streamed.
+    int stream_index = -1;  ///< In Streams::blocks; -1 when it is always pinned.
   };
   struct Target {
     const Matrix& matrix;
@@ -138,7 +141,7 @@ class Forward {
   std::vector<std::uint32_t> group_begin_;  ///< [n_experts + 1] into the two below.
   std::vector<std::uint32_t> in_rows_, out_rows_;
   std::vector<residency::UnitCache::Want> wants_;
-  std::function<void(std::uint32_t)> layer_hook_;
+  std::function<void(std::uint32_t)> layer_hook_, block_hook_;
   std::vector<std::uint16_t>* routing_log_ = nullptr;
 };
 

@@ -1,6 +1,7 @@
 #include "residency/dense_plan.hpp"
 
-#include <cstddef>
+#include <algorithm>
+#include <utility>
 
 namespace sluice::residency {
 namespace {
@@ -40,6 +41,34 @@ std::vector<bool> choose_pinned_blocks(std::span<const DenseBlockFacts> blocks, 
     left -= blocks[i].bytes;
   }
   return pinned;
+}
+
+std::vector<std::uint32_t> release_order(std::span<const DenseBlockFacts> blocks) {
+  std::vector<std::uint32_t> order;
+  for (const Role role : {Role::dense_ffn, Role::attention}) {
+    // Halving again and again is counting with the bits of each number turned around.
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> turned;
+    std::uint32_t n_seen = 0;
+    for (std::uint32_t i = 0; i < blocks.size(); ++i) {
+      if (blocks[i].role != role) continue;
+      std::uint32_t key = 0;
+      for (int bit = 0; bit < 32; ++bit) key |= (n_seen >> bit & 1u) << (31 - bit);
+      turned.emplace_back(key, i);
+      ++n_seen;
+    }
+    std::sort(turned.begin(), turned.end());
+    for (const auto& [key, idx] : turned) order.push_back(idx);
+  }
+  return order;
+}
+
+std::size_t count_released(std::span<const DenseBlockFacts> blocks, std::span<const std::uint32_t> order,
+                           std::uint64_t bytes) {
+  std::uint64_t held = 0;
+  for (const std::uint32_t idx : order) held += blocks[idx].bytes;
+  std::size_t n = 0;
+  for (; n < order.size() && held > bytes; ++n) held -= blocks[order[n]].bytes;
+  return n;
 }
 
 }  // namespace sluice::residency

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -21,5 +22,14 @@ struct DenseBlockFacts {
 /// a resident one is computed. A pass is a cyclic scan, so which of the blocks stay matters no further.
 /// Returns one flag per block. Pure.
 std::vector<bool> choose_pinned_blocks(std::span<const DenseBlockFacts> blocks, std::uint64_t bytes);
+
+/// In which order pinned blocks give way when memory gets short after the plan was made: feed-forward blocks,
+/// then attention blocks; of each kind every other, then every other of those between, and so on, so that
+/// what stays is spread evenly whenever it ends. Each index once. Pure.
+std::vector<std::uint32_t> release_order(std::span<const DenseBlockFacts> blocks);
+
+/// How many blocks from the front of `order` must be given up so that the others take at most `bytes`. Pure.
+std::size_t count_released(std::span<const DenseBlockFacts> blocks, std::span<const std::uint32_t> order,
+                           std::uint64_t bytes);
 
 }  // namespace sluice::residency

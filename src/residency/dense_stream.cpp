@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -33,10 +34,12 @@ std::uint32_t rows_per_chunk(const gguf::TensorInfo& tensor) {
 
 }  // namespace
 
-StreamLayout plan_stream(std::span<const gguf::TensorInfo* const> tensors) {
+StreamLayout plan_stream(std::span<const gguf::TensorInfo* const> tensors,
+                         const std::vector<bool>& streamed) {
   StreamLayout layout;
   for (std::uint32_t i = 0; i < tensors.size(); ++i) {
     layout.first_chunk.push_back(static_cast<std::uint32_t>(layout.chunks.size()));
+    if (!streamed.empty() && !streamed[i]) continue;
     const auto n_rows = static_cast<std::uint32_t>(tensors[i]->dims[1]);
     const std::uint32_t step = rows_per_chunk(*tensors[i]);
     for (std::uint32_t row = 0; row < n_rows; row += step)
@@ -58,15 +61,20 @@ std::uint64_t stream_slot_bytes(std::span<const gguf::TensorInfo* const> tensors
 }
 
 DenseStream::DenseStream(std::vector<const gguf::TensorInfo*> tensors, std::uint32_t n_slots,
-                         const WeightStore& store, std::unique_ptr<storage::ReadQueue> queue)
+                         const WeightStore& store, std::unique_ptr<storage::ReadQueue> queue,
+                         std::vector<bool> streamed)
     : tensors_(std::move(tensors)),
-      layout_(plan_stream(tensors_)),
+      streamed_(streamed.empty() ? std::vector<bool>(tensors_.size(), true) : std::move(streamed)),
+      keeps_(tensors_.size()),
+      layout_(plan_stream(tensors_, streamed_)),
       store_(store),
       slot_bytes_(stream_slot_bytes(tensors_, store.alignment_bytes())),
       ring_(platform::MappedRegion::allocate(n_slots * slot_bytes_, true)),
       slots_(n_slots),
       queue_(std::move(queue)) {
-  SLUICE_CHECK(!layout_.chunks.empty() && n_slots >= 2);
+  SLUICE_CHECK(streamed_.size() == tensors_.size() && !layout_.chunks.empty() && n_slots >= 2);
+  // No pass has more chunks, so that the counts at which passes begin stay positive whatever changes.
+  origin_ = pass_begin_ = n_used_ = n_asked_ = plan_stream(tensors_).chunks.size();
 }
 
 DenseStream::~DenseStream() = default;
@@ -93,8 +101,37 @@ void DenseStream::restart() {
   queue_->cancel_speculative();
   settle();
   failed_ = false;
-  const std::uint64_t n_chunks = layout_.chunks.size();
-  n_used_ = n_asked_ = (n_asked_ + n_chunks - 1) / n_chunks * n_chunks;
+  origin_ = n_used_ = n_asked_;
+}
+
+std::uint64_t DenseStream::count_same(const StreamLayout& layout, std::uint64_t at) noexcept {
+  std::uint64_t n = 0;
+  for (; n_used_ + n < n_asked_; ++n) {
+    const StreamChunk& before = chunk_of(n_used_ + n);
+    const StreamChunk& now = layout.chunks[(at + n) % layout.chunks.size()];
+    if (before.tensor != now.tensor || before.first_row != now.first_row) break;
+    if (slot_of(n_used_ + n).error == ECANCELED) break;
+  }
+  return n;
+}
+
+void DenseStream::set_streamed(std::vector<bool> streamed, std::uint32_t next_tensor) {
+  SLUICE_CHECK(n_held_ == 0 && !failed_ && streamed.size() == tensors_.size());
+  StreamLayout layout = plan_stream(tensors_, streamed);
+  SLUICE_CHECK(!layout.chunks.empty());
+  const std::uint64_t at = layout.first_chunk[next_tensor];
+  std::uint64_t n_same = count_same(layout, at);
+  if (n_used_ + n_same != n_asked_) {
+    // A slot whose read is under way cannot be used for another.
+    queue_->cancel_speculative();
+    settle();
+    n_same = count_same(layout, at);
+  }
+  n_asked_ = n_used_ + n_same;
+  origin_ = pass_begin_ = n_used_ - at;
+  streamed_ = std::move(streamed);
+  layout_ = std::move(layout);
+  fill();
 }
 
 void DenseStream::settle() {
@@ -155,15 +192,28 @@ std::size_t DenseStream::next(std::uint32_t end_tensor, std::span<Part> out) {
       base::fail(ErrorCode::io, "{}: reading tensor {} failed at offset {}: {}; check the drive and the file",
                  file.path(), tensor.name, slot.error_offset, std::strerror(slot.error));
     }
-    const std::uint64_t inside = offset_of(chunk) & (file.alignment_bytes() - 1);
-    out[n_held_++] = {chunk.tensor, chunk.first_row, chunk.n_rows,
-                      ring_.data() + (count % slots_.size()) * slot_bytes_ + inside};
+    out[n_held_++] = {chunk.tensor, chunk.first_row, chunk.n_rows, data_of(count)};
   }
   statistics_.n_chunks += n_held_;
   return n_held_;
 }
 
+const std::byte* DenseStream::data_of(std::uint64_t count) const noexcept {
+  const StreamChunk& chunk = chunk_of(count);
+  const std::uint32_t alignment = store_.file(tensors_[chunk.tensor]->shard_idx).alignment_bytes();
+  return ring_.data() + (count % slots_.size()) * slot_bytes_ + (offset_of(chunk) & (alignment - 1));
+}
+
 void DenseStream::release() {
+  for (std::uint64_t count = n_used_; count < n_used_ + n_held_; ++count) {
+    const StreamChunk& chunk = chunk_of(count);
+    Keep& keep = keeps_[chunk.tensor];
+    if (keep.to == nullptr) continue;
+    const std::uint64_t row_bytes = row_bytes_of(*tensors_[chunk.tensor]);
+    std::memcpy(keep.to + chunk.first_row * row_bytes, data_of(count), chunk.n_rows * row_bytes);
+    // A pass hands out all chunks of a tensor in order, or ends.
+    if (chunk.first_row + chunk.n_rows == tensors_[chunk.tensor]->dims[1]) keep.is_whole = true;
+  }
   n_used_ += std::exchange(n_held_, 0);
   fill();
 }

@@ -15,7 +15,7 @@ namespace sluice::residency {
 
 /// Some rows of a streamed matrix, read in one go.
 struct StreamChunk {
-  std::uint32_t tensor = 0;  ///< Index in the list of streamed tensors.
+  std::uint32_t tensor = 0;  ///< Index in the list of tensors.
   std::uint32_t first_row = 0;
   std::uint32_t n_rows = 0;
 };
@@ -26,8 +26,10 @@ struct StreamLayout {
   std::vector<std::uint32_t> first_chunk;  ///< Per tensor; one more entry ends the last.
 };
 
-/// Cuts each tensor into equal chunks of about 1 MiB, in multiples of 16 rows. Pure.
-StreamLayout plan_stream(std::span<const gguf::TensorInfo* const> tensors);
+/// Cuts each tensor into equal chunks of about 1 MiB, in multiples of 16 rows. Those that `streamed` says no
+/// of have none; when it is empty all of them are streamed. Pure.
+StreamLayout plan_stream(std::span<const gguf::TensorInfo* const> tensors,
+                         const std::vector<bool>& streamed = {});
 
 /// Bytes of a ring slot that holds any chunk of these tensors with its read window. Pure.
 std::uint64_t stream_slot_bytes(std::span<const gguf::TensorInfo* const> tensors,
@@ -35,12 +37,13 @@ std::uint64_t stream_slot_bytes(std::span<const gguf::TensorInfo* const> tensors
 
 /// Matrices that do not stay in memory: every pass reads all of them once, in the same order, through a ring
 /// of slots. Reading runs ahead of computing by the whole ring, over the end of a pass into the next, so the
-/// drive rests only when the ring is full. Used by one thread.
+/// drive rests only when the ring is full. Which matrices of its list are streamed may change while a pass is
+/// under way. Used by one thread.
 class DenseStream {
  public:
   /// Rows that are in memory until release().
   struct Part {
-    std::uint32_t tensor = 0;  ///< Index in the list of streamed tensors.
+    std::uint32_t tensor = 0;  ///< Index in the list of tensors.
     std::uint32_t first_row = 0;
     std::uint32_t n_rows = 0;
     const std::byte* data = nullptr;  ///< [n_rows] rows as in the file. Any byte alignment.
@@ -50,20 +53,29 @@ class DenseStream {
     std::uint64_t stall_ns = 0;  ///< Waited for.
   };
 
-  /// `tensors` in the order of their use, at least one; borrowed, as is `store`, whose files are read. Needs
-  /// n_slots >= 2 of stream_slot_bytes() each. Throws Error(budget).
+  /// `tensors`: all that are or may be streamed, in the order of their use; borrowed, as is `store`, whose
+  /// files are read. `streamed` as for plan_stream(), at least one of them. Needs n_slots >= 2 of
+  /// stream_slot_bytes() each. Throws Error(budget).
   DenseStream(std::vector<const gguf::TensorInfo*> tensors, std::uint32_t n_slots, const WeightStore& store,
-              std::unique_ptr<storage::ReadQueue> queue);
+              std::unique_ptr<storage::ReadQueue> queue, std::vector<bool> streamed = {});
   ~DenseStream();
   DenseStream(const DenseStream&) = delete;
   DenseStream& operator=(const DenseStream&) = delete;
 
-  /// Index of a streamed tensor, or -1.
+  /// Index of a tensor in the list, or -1.
   int find(const gguf::TensorInfo* tensor) const noexcept;
+  bool is_streamed(std::uint32_t tensor) const noexcept { return streamed_[tensor]; }
+  /// From now on these are streamed, at least one. The pass under way has used the tensors before
+  /// `next_tensor` and none behind it. What was read ahead is kept as far as it is still what comes next.
+  void set_streamed(std::vector<bool> streamed, std::uint32_t next_tensor);
+  /// From the next chunk on, release() copies the rows of a tensor to `to` too; null ends it.
+  void keep(std::uint32_t tensor, std::byte* to) { keeps_[tensor] = {to, false}; }
+  /// Whether all rows of the tensor have been copied since keep().
+  bool is_kept(std::uint32_t tensor) const noexcept { return keeps_[tensor].is_whole; }
 
   /// The next pass begins. After a pass that was not finished, reading starts again at the first tensor.
   void begin_pass();
-  /// Up to out.size() parts of the next tensors before `end_tensor` (index in the list), at least one unless
+  /// Up to out.size() parts of the next streamed tensors before `end_tensor` (an index), at least one unless
   /// all of them have been handed out; waits for the first. What earlier calls gave out must have been
   /// released. Throws Error(io) naming tensor and offset when its read failed; the pass is then over.
   std::size_t next(std::uint32_t end_tensor, std::span<Part> out);
@@ -86,23 +98,33 @@ class DenseStream {
     int error = 0;
     std::uint64_t error_offset = 0;
   };
-  /// Chunks are counted on and on: the n-th of all passes is chunk n modulo their number, in slot n modulo
-  /// theirs.
+  struct Keep {
+    std::byte* to = nullptr;
+    bool is_whole = false;
+  };
+  /// Chunks are counted on and on, over the ends of passes: the n-th since `origin_` is chunk n modulo their
+  /// number; the slot of a count is the count modulo the slots' number.
   const StreamChunk& chunk_of(std::uint64_t count) const noexcept {
-    return layout_.chunks[count % layout_.chunks.size()];
+    return layout_.chunks[(count - origin_) % layout_.chunks.size()];
   }
   Slot& slot_of(std::uint64_t count) noexcept { return slots_[count % slots_.size()]; }
+  const std::byte* data_of(std::uint64_t count) const noexcept;
   std::uint64_t offset_of(const StreamChunk& chunk) const noexcept;
   void fill();
   void complete(std::size_t min_count);
   void restart();
+  /// How many chunks of those asked for are what `layout` wants next, from its chunk `at` on.
+  std::uint64_t count_same(const StreamLayout& layout, std::uint64_t at) noexcept;
 
   std::vector<const gguf::TensorInfo*> tensors_;
+  std::vector<bool> streamed_;  ///< Per tensor.
+  std::vector<Keep> keeps_;     ///< Per tensor.
   StreamLayout layout_;
   const WeightStore& store_;
   std::uint64_t slot_bytes_ = 0;
   platform::MappedRegion ring_;
   std::vector<Slot> slots_;
+  std::uint64_t origin_ = 0;
   std::uint64_t pass_begin_ = 0;  ///< First chunk of this pass.
   std::uint64_t n_used_ = 0;      ///< Chunks handed out and released.
   std::uint64_t n_held_ = 0;      ///< Handed out since.

@@ -20,16 +20,25 @@ bool leaves_mark_free(const PressureFacts& facts, std::uint64_t bytes) noexcept 
   return facts.free_bytes >= bytes && facts.free_bytes - bytes >= mark_of(facts);
 }
 
-std::uint64_t governed_slot_bytes(const PressureFacts& facts) noexcept {
+GovernedBytes governed_bytes(const PressureFacts& facts) noexcept {
   const std::uint64_t mark = mark_of(facts);
   if (facts.free_bytes < mark) {
     const std::uint64_t wanted = 2 * mark - facts.free_bytes;
-    return facts.slot_bytes - std::min(facts.slot_bytes, wanted);
+    const std::uint64_t of_slots = std::min(facts.slot_bytes, wanted);
+    return {facts.slot_bytes - of_slots, facts.block_bytes - std::min(facts.block_bytes, wanted - of_slots)};
   }
-  if (facts.free_bytes > 4 * mark && facts.slot_bytes < facts.planned_bytes) {
-    return std::min(facts.planned_bytes, facts.slot_bytes + (facts.free_bytes - 3 * mark));
+  GovernedBytes governed{facts.slot_bytes, facts.block_bytes};
+  if (facts.free_bytes > 4 * mark) {
+    std::uint64_t room = facts.free_bytes - 3 * mark;
+    const auto take_back = [&room](std::uint64_t& bytes, std::uint64_t planned) {
+      const std::uint64_t taken = std::min(room, planned - std::min(planned, bytes));
+      bytes += taken;
+      room -= taken;
+    };
+    take_back(governed.block_bytes, facts.planned_block_bytes);
+    take_back(governed.slot_bytes, facts.planned_slot_bytes);
   }
-  return facts.slot_bytes;
+  return governed;
 }
 
 }  // namespace sluice::residency

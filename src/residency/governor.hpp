@@ -4,19 +4,26 @@
 
 namespace sluice::residency {
 
-/// The memory that expert slots share with everything else on the machine. Bytes.
+/// The memory that expert slots and pinned blocks share with everything else on the machine. Bytes.
 struct PressureFacts {
-  std::uint64_t slot_bytes = 0;     ///< In slots now.
-  std::uint64_t planned_bytes = 0;  ///< In slots when nothing presses.
-  std::uint64_t limit_bytes = 0;    ///< Of the group or the machine that leaves least.
-  std::uint64_t free_bytes = 0;     ///< What nobody uses of it.
+  std::uint64_t slot_bytes = 0;           ///< In slots now.
+  std::uint64_t planned_slot_bytes = 0;   ///< In slots when nothing presses.
+  std::uint64_t limit_bytes = 0;          ///< Of the group or the machine that leaves least.
+  std::uint64_t free_bytes = 0;           ///< What nobody uses of it.
+  std::uint64_t block_bytes = 0;          ///< In blocks that can be streamed instead, now.
+  std::uint64_t planned_block_bytes = 0;  ///< The same when nothing presses.
 };
 
-/// How many bytes of slots to hold from now on. When less than a low-water mark is free (1/64 of the limit,
-/// at most 256 MiB) slots give way until twice the mark is; when more than four times the mark is, they take
-/// back what exceeds three, never more than planned. Between the marks nothing changes, so that a neighbour
-/// who breathes does not make the cache flap. Pure.
-std::uint64_t governed_slot_bytes(const PressureFacts& facts) noexcept;
+struct GovernedBytes {
+  std::uint64_t slot_bytes = 0, block_bytes = 0;
+};
+
+/// How many bytes of slots and of blocks to hold at most from now on. When less than a low-water mark is free
+/// (1/64 of the limit, at most 256 MiB) they give way until twice the mark is; when more than four times the
+/// mark is, they take back what exceeds three, never more than planned. Between the marks nothing changes, so
+/// that a neighbour who breathes does not make the cache flap. Slots give way first and come back last: a slot
+/// less costs some misses, a block less is read in every pass. Pure.
+GovernedBytes governed_bytes(const PressureFacts& facts) noexcept;
 
 /// Whether `bytes` more in slots leave the low-water mark free. Pure.
 bool leaves_mark_free(const PressureFacts& facts, std::uint64_t bytes) noexcept;

@@ -10,13 +10,14 @@
 
 namespace sluice::residency {
 
-PinnedLayout plan_pinned(std::span<const gguf::TensorInfo* const> tensors, std::uint32_t alignment_bytes) {
-  PinnedLayout layout;
-  layout.tensor_offsets.reserve(tensors.size());
+namespace {
+
+void add_tensors(std::span<const gguf::TensorInfo* const> tensors, std::uint32_t alignment_bytes,
+                 PinnedLayout& layout) {
+  PinnedRun* last = nullptr;
   for (const auto* tensor : tensors) {
     layout.weight_bytes += tensor->size_bytes;
     const auto window = storage::read_window(tensor->offset_bytes, tensor->size_bytes, alignment_bytes);
-    PinnedRun* last = layout.runs.empty() ? nullptr : &layout.runs.back();
     // Joined when the windows touch: reading one more block costs less than another read.
     if (last == nullptr || last->shard_idx != tensor->shard_idx ||
         window.offset > last->window.offset + last->window.length) {
@@ -27,9 +28,25 @@ PinnedLayout plan_pinned(std::span<const gguf::TensorInfo* const> tensors, std::
       last->window.length =
           std::max(last->window.length, window.offset + window.length - last->window.offset);
     }
+    layout.tensors.push_back(tensor);
     layout.tensor_offsets.push_back(last->region_offset + (tensor->offset_bytes - last->window.offset));
   }
-  if (!layout.runs.empty()) layout.region_bytes += layout.runs.back().window.length;
+  if (last != nullptr) layout.region_bytes += last->window.length;
+}
+
+}  // namespace
+
+PinnedLayout plan_pinned(std::span<const gguf::TensorInfo* const> tensors, std::uint32_t alignment_bytes,
+                         std::span<const TensorBlock> blocks) {
+  PinnedLayout layout;
+  add_tensors(tensors, alignment_bytes, layout);
+  for (TensorBlock block : blocks) {
+    // Tensors lie in file order in one array, so their addresses sort as the file does.
+    std::sort(block.begin(), block.end());
+    const std::uint64_t begin = layout.region_bytes;
+    add_tensors(block, alignment_bytes, layout);
+    layout.blocks.push_back({begin, layout.region_bytes - begin});
+  }
   return layout;
 }
 
@@ -48,9 +65,11 @@ std::uint32_t WeightStore::alignment_bytes() const noexcept {
   return alignment;
 }
 
-void WeightStore::load_pinned(std::span<const gguf::TensorInfo* const> tensors) {
+void WeightStore::load_pinned(std::span<const gguf::TensorInfo* const> tensors,
+                              std::span<const TensorBlock> blocks) {
   SLUICE_CHECK(pinned_.empty());
-  const PinnedLayout layout = plan_pinned(tensors, alignment_bytes());
+  const PinnedLayout layout = plan_pinned(tensors, alignment_bytes(), blocks);
+  blocks_ = layout.blocks;
   region_ = platform::MappedRegion::allocate(layout.region_bytes, false);
   std::size_t n_submitted = 0, n_done = 0;
   std::array<storage::ReadResult, 16> results;
@@ -89,19 +108,20 @@ void WeightStore::load_pinned(std::span<const gguf::TensorInfo* const> tensors) 
   if (failed_run != layout.runs.size()) {
     const PinnedRun& run = layout.runs[failed_run];
     const gguf::TensorInfo* culprit = nullptr;
-    for (const auto* tensor : tensors) {
+    for (const auto* tensor : layout.tensors) {
       if (tensor->shard_idx == run.shard_idx &&
-          tensor->offset_bytes + tensor->size_bytes > failure.error_offset) {
+          tensor->offset_bytes + tensor->size_bytes > failure.error_offset &&
+          (culprit == nullptr || tensor->offset_bytes < culprit->offset_bytes)) {
         culprit = tensor;
-        break;
       }
     }
     base::fail(ErrorCode::io, "{}: reading tensor {} failed at offset {}: {}; check the drive and the file",
                files_[run.shard_idx]->path(), culprit != nullptr ? culprit->name : "?", failure.error_offset,
                std::strerror(failure.error));
   }
-  pinned_.reserve(tensors.size());
-  for (std::size_t i = 0; i < tensors.size(); ++i) pinned_.emplace_back(tensors[i], layout.tensor_offsets[i]);
+  pinned_.reserve(layout.tensors.size());
+  for (std::size_t i = 0; i < layout.tensors.size(); ++i)
+    pinned_.emplace_back(layout.tensors[i], layout.tensor_offsets[i]);
   std::sort(pinned_.begin(), pinned_.end());
 }
 
@@ -111,6 +131,20 @@ const std::byte* WeightStore::find(const gguf::TensorInfo& tensor) const noexcep
                        [](const auto& entry, const gguf::TensorInfo* key) { return entry.first < key; });
   if (found == pinned_.end() || found->first != &tensor) return nullptr;
   return region_.data() + found->second;
+}
+
+void WeightStore::release_block(std::size_t block) noexcept {
+  region_.release_pages(blocks_[block].offset, blocks_[block].bytes);
+  released_bytes_ += blocks_[block].bytes;
+}
+
+bool WeightStore::restore_block(std::size_t block) noexcept {
+  if (!region_.restore_pages(blocks_[block].offset, blocks_[block].bytes)) {
+    region_.release_pages(blocks_[block].offset, blocks_[block].bytes);
+    return false;
+  }
+  released_bytes_ -= blocks_[block].bytes;
+  return true;
 }
 
 }  // namespace sluice::residency

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gguf/reader.hpp"
@@ -21,18 +22,28 @@ struct PinnedRun {
   std::uint64_t region_offset = 0;  ///< Where it lies in the pinned region.
 };
 
+/// Tensors of which memory is given back and taken again together.
+using TensorBlock = std::vector<const gguf::TensorInfo*>;
+
 /// How a set of tensors is read and where they will lie. Pure.
 struct PinnedLayout {
+  struct Area {
+    std::uint64_t offset = 0, bytes = 0;  ///< In the region.
+  };
   std::vector<PinnedRun> runs;
-  std::vector<std::uint64_t> tensor_offsets;  ///< Per tensor of the list: offset in the region.
+  std::vector<const gguf::TensorInfo*> tensors;  ///< Those outside blocks, then those of each block.
+  std::vector<std::uint64_t> tensor_offsets;     ///< Of each of them in the region.
+  std::vector<Area> blocks;                      ///< Nothing else lies there.
   std::uint64_t region_bytes = 0;
   std::uint64_t weight_bytes = 0;  ///< Without alignment.
 };
 
-/// `tensors` must be sorted by shard and offset (as ModelFile keeps them).
-PinnedLayout plan_pinned(std::span<const gguf::TensorInfo* const> tensors, std::uint32_t alignment_bytes);
+/// `tensors` must be sorted by shard and offset (as ModelFile keeps them). None of them may be in `blocks`.
+PinnedLayout plan_pinned(std::span<const gguf::TensorInfo* const> tensors, std::uint32_t alignment_bytes,
+                         std::span<const TensorBlock> blocks = {});
 
-/// The open files of a model and the weights that stay in memory for the whole run.
+/// The open files of a model and the weights that stay in memory: for the whole run, or until their block is
+/// given back.
 class WeightStore {
  public:
   /// `queue` does all reads of weights, here and in the unit cache. `copies`: none, or a copy of each file
@@ -49,15 +60,30 @@ class WeightStore {
   /// The largest alignment of the files: windows of this are good for all of them.
   std::uint32_t alignment_bytes() const noexcept;
 
-  /// Reads the tensors into the pinned region. Throws Error(io) naming tensor, path and offset.
-  void load_pinned(std::span<const gguf::TensorInfo* const> tensors);
-  /// Address of a pinned tensor, or null when it is not pinned.
+  /// Reads the tensors into the pinned region, those of each block together. Throws Error(io) naming tensor,
+  /// path and offset.
+  void load_pinned(std::span<const gguf::TensorInfo* const> tensors,
+                   std::span<const TensorBlock> blocks = {});
+  /// Address of a pinned tensor, or null when it is not pinned. It never changes, but while a block is given
+  /// back there is nothing to read at the addresses of its tensors.
   const std::byte* find(const gguf::TensorInfo& tensor) const noexcept;
-  std::uint64_t pinned_bytes() const noexcept { return region_.size(); }
+  std::byte* find(const gguf::TensorInfo& tensor) noexcept {
+    return const_cast<std::byte*>(std::as_const(*this).find(tensor));
+  }
+
+  std::uint64_t block_bytes(std::size_t block) const noexcept { return blocks_[block].bytes; }
+  /// Gives the memory of a block back to the system.
+  void release_block(std::size_t block) noexcept;
+  /// Takes memory for it again, without its contents, which whoever has them writes there. False, and nothing
+  /// changed, when the system refuses.
+  bool restore_block(std::size_t block) noexcept;
+  std::uint64_t pinned_bytes() const noexcept { return region_.size() - released_bytes_; }
 
  private:
   std::vector<std::unique_ptr<storage::File>> files_, copies_;
   platform::MappedRegion region_;
+  std::vector<PinnedLayout::Area> blocks_;
+  std::uint64_t released_bytes_ = 0;
   std::vector<std::pair<const gguf::TensorInfo*, std::uint64_t>>
       pinned_;  ///< Sorted by address of the tensor.
   // Last member: its destructor waits for reads in flight, which write into what is above.

@@ -69,6 +69,44 @@ TEST(DensePlan, BlocksOfDifferentSizesFillTheRoom) {
   EXPECT_TRUE(pinned[7]);
 }
 
+TEST(DensePlan, FeedForwardBlocksGiveWayFirstAndWhatStaysIsSpread) {
+  for (const std::size_t n : {1u, 2u, 7u, 16u, 29u, 32u}) {
+    const auto blocks = layers(n, 10, 70);
+    const auto order = release_order(blocks);
+    ASSERT_EQ(order.size(), 2 * n);
+    std::vector<bool> gone(2 * n, false);
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      EXPECT_EQ(blocks[order[i]].role, i < n ? Role::dense_ffn : Role::attention);
+      EXPECT_FALSE(gone[order[i]]) << "each once";
+      gone[order[i]] = true;
+      if (i >= n) continue;
+      // Of i + 1 that left, cut at powers of two, no two lie more than twice as far apart as they must.
+      std::size_t last = 1, longest = 0;
+      for (std::size_t at = 1; at < 2 * n; at += 2) {
+        if (!gone[at]) continue;
+        longest = std::max(longest, (at - last) / 2);
+        last = at;
+      }
+      longest = std::max(longest, (2 * n - last) / 2);
+      EXPECT_LE(longest, 2 * (2 * n) / (i + 1) + 1) << n << " blocks, " << i + 1 << " gone";
+    }
+  }
+}
+
+TEST(DensePlan, NoMoreBlocksGiveWayThanMust) {
+  const auto blocks = layers(9, 10, 70);
+  const auto order = release_order(blocks);
+  for (std::uint64_t bytes = 0; bytes <= 9 * 80 + 5; ++bytes) {
+    const std::size_t n = count_released(blocks, order, bytes);
+    std::uint64_t held = 9 * 80;
+    for (std::size_t i = 0; i < n; ++i) held -= blocks[order[i]].bytes;
+    EXPECT_LE(held, bytes);
+    if (n != 0) {
+      EXPECT_GT(held + blocks[order[n - 1]].bytes, bytes);
+    }
+  }
+}
+
 TEST(DensePlan, NoBlocksIsNoChoice) {
   EXPECT_TRUE(choose_pinned_blocks({}, 1000).empty());
 }

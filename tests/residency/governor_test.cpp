@@ -11,24 +11,28 @@ namespace {
 using base::k_gib;
 using base::k_mib;
 
+std::uint64_t slots(const PressureFacts& facts) {
+  return governed_bytes(facts).slot_bytes;
+}
+
 TEST(Governor, KeepsThePlanWhileMemoryIsFree) {
-  EXPECT_EQ(governed_slot_bytes({4 * k_gib, 4 * k_gib, 6 * k_gib, k_gib}), 4 * k_gib);
-  EXPECT_EQ(governed_slot_bytes({4 * k_gib, 4 * k_gib, 6 * k_gib, 96 * k_mib}), 4 * k_gib);
+  EXPECT_EQ(slots({4 * k_gib, 4 * k_gib, 6 * k_gib, k_gib}), 4 * k_gib);
+  EXPECT_EQ(slots({4 * k_gib, 4 * k_gib, 6 * k_gib, 96 * k_mib}), 4 * k_gib);
 }
 
 TEST(Governor, GivesWayUntilTwiceTheMarkIsFree) {
-  EXPECT_EQ(governed_slot_bytes({4 * k_gib, 4 * k_gib, 6400 * k_mib, 60 * k_mib}),
+  EXPECT_EQ(slots({4 * k_gib, 4 * k_gib, 6400 * k_mib, 60 * k_mib}),
             4 * k_gib - (200 - 60) * k_mib);
-  EXPECT_EQ(governed_slot_bytes({4 * k_gib, 4 * k_gib, 6400 * k_mib, 0}), 4 * k_gib - 200 * k_mib);
-  EXPECT_EQ(governed_slot_bytes({50 * k_mib, 4 * k_gib, 6400 * k_mib, 0}), 0u);
-  EXPECT_EQ(governed_slot_bytes({4 * k_gib, 4 * k_gib, 1024 * k_gib, 0}), 4 * k_gib - 512 * k_mib)
+  EXPECT_EQ(slots({4 * k_gib, 4 * k_gib, 6400 * k_mib, 0}), 4 * k_gib - 200 * k_mib);
+  EXPECT_EQ(slots({50 * k_mib, 4 * k_gib, 6400 * k_mib, 0}), 0u);
+  EXPECT_EQ(slots({4 * k_gib, 4 * k_gib, 1024 * k_gib, 0}), 4 * k_gib - 512 * k_mib)
       << "the mark has an upper limit";
 }
 
 TEST(Governor, TakesBackWhatIsFreeAgain) {
-  EXPECT_EQ(governed_slot_bytes({k_gib, 4 * k_gib, 6400 * k_mib, 450 * k_mib}), k_gib + 150 * k_mib);
-  EXPECT_EQ(governed_slot_bytes({k_gib, 4 * k_gib, 6400 * k_mib, 400 * k_mib}), k_gib);
-  EXPECT_EQ(governed_slot_bytes({k_gib, 4 * k_gib, 64 * k_gib, 60 * k_gib}), 4 * k_gib);
+  EXPECT_EQ(slots({k_gib, 4 * k_gib, 6400 * k_mib, 450 * k_mib}), k_gib + 150 * k_mib);
+  EXPECT_EQ(slots({k_gib, 4 * k_gib, 6400 * k_mib, 400 * k_mib}), k_gib);
+  EXPECT_EQ(slots({k_gib, 4 * k_gib, 64 * k_gib, 60 * k_gib}), 4 * k_gib);
 }
 
 TEST(Governor, TheFirstFillStopsAtTheMark) {
@@ -45,12 +49,36 @@ TEST(Governor, SettlesInsteadOfFlapping) {
   for (int i = 0; i < 20; ++i) {
     const std::uint64_t used = facts.slot_bytes + others;
     facts.free_bytes = used < facts.limit_bytes ? facts.limit_bytes - used : 0;
-    const std::uint64_t next = governed_slot_bytes(facts);
+    const std::uint64_t next = slots(facts);
     if (next != facts.slot_bytes) ++n_changes;
     facts.slot_bytes = next;
   }
   EXPECT_LE(n_changes, 3);
   EXPECT_GE(facts.limit_bytes - facts.slot_bytes - others, 100 * k_mib);
+}
+
+TEST(Governor, BlocksGiveWayOnlyWhenNoSlotIsLeftAndComeBackFirst) {
+  PressureFacts facts{300 * k_mib, k_gib, 6400 * k_mib, 0, 2 * k_gib, 2 * k_gib};
+  GovernedBytes governed = governed_bytes(facts);
+  EXPECT_EQ(governed.slot_bytes, 100 * k_mib);
+  EXPECT_EQ(governed.block_bytes, 2 * k_gib);
+  facts.slot_bytes = 150 * k_mib;
+  governed = governed_bytes(facts);
+  EXPECT_EQ(governed.slot_bytes, 0u);
+  EXPECT_EQ(governed.block_bytes, 2 * k_gib - 50 * k_mib);
+  facts.block_bytes = 30 * k_mib;
+  governed = governed_bytes(facts);
+  EXPECT_EQ(governed.slot_bytes, 0u);
+  EXPECT_EQ(governed.block_bytes, 0u);
+
+  facts = {0, k_gib, 6400 * k_mib, 800 * k_mib, k_gib, 2 * k_gib};
+  governed = governed_bytes(facts);
+  EXPECT_EQ(governed.slot_bytes, 0u);
+  EXPECT_EQ(governed.block_bytes, k_gib + 500 * k_mib);
+  facts.block_bytes = 2 * k_gib - 100 * k_mib;
+  governed = governed_bytes(facts);
+  EXPECT_EQ(governed.slot_bytes, 400 * k_mib);
+  EXPECT_EQ(governed.block_bytes, 2 * k_gib);
 }
 
 }  // namespace

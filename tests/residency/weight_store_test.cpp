@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "sluice/error.hpp"
@@ -80,6 +82,41 @@ TEST_F(PinnedWeights, FailureNamesTensorAndOffset) {
   }
 }
 
+TEST_F(PinnedWeights, ABlockThatWasGivenBackLeavesTheOthersAlone) {
+  const std::vector<TensorBlock> blocks = {
+      {file_.find_tensor("blk.0.attn_q.weight"), file_.find_tensor("blk.0.attn_k.weight")},
+      {file_.find_tensor("blk.1.attn_output.weight")}};
+  std::vector<const gguf::TensorInfo*> rest;
+  for (const auto* tensor : pinned_) {
+    if (tensor != blocks[0][0] && tensor != blocks[0][1] && tensor != blocks[1][0]) rest.push_back(tensor);
+  }
+  auto store = open();
+  store->load_pinned(rest, blocks);
+  const std::uint64_t all = store->pinned_bytes();
+  const auto expect_intact = [&](const gguf::TensorInfo& tensor) {
+    EXPECT_EQ(std::memcmp(store->find(tensor), bytes_.data() + tensor.offset_bytes, tensor.size_bytes), 0)
+        << tensor.name;
+  };
+  for (const auto* tensor : pinned_) expect_intact(*tensor);
+  const std::byte* const place = store->find(*blocks[0][1]);
+  store->release_block(0);
+  EXPECT_EQ(store->pinned_bytes(), all - store->block_bytes(0));
+  for (const auto* tensor : rest) expect_intact(*tensor);
+  expect_intact(*blocks[1][0]);
+  for (const auto* tensor : blocks[0]) {
+    const std::byte* const data = store->find(*tensor);
+    EXPECT_TRUE(std::all_of(data, data + tensor->size_bytes, [](std::byte b) { return b == std::byte{0}; }));
+  }
+  ASSERT_TRUE(store->restore_block(0));
+  EXPECT_EQ(store->pinned_bytes(), all);
+  EXPECT_EQ(store->find(*blocks[0][1]), place);
+  for (const auto* tensor : blocks[0]) {
+    std::memcpy(store->find(*tensor), bytes_.data() + tensor->offset_bytes, tensor->size_bytes);
+    expect_intact(*tensor);
+  }
+  for (const auto* tensor : rest) expect_intact(*tensor);
+}
+
 TEST(PinnedLayout, JoinsNeighboursAndKeepsOthersApart) {
   gguf::TensorInfo a, b, c, d;
   a.offset_bytes = 100, a.size_bytes = 5000;
@@ -96,6 +133,24 @@ TEST(PinnedLayout, JoinsNeighboursAndKeepsOthersApart) {
   EXPECT_EQ(layout.tensor_offsets[2], 8192u + 100'000 % 4096);
   EXPECT_EQ(layout.region_bytes, 8192u + 4096 + 4096);
   EXPECT_EQ(layout.weight_bytes, 5120u);
+}
+
+TEST(PinnedLayout, BlocksShareNoByteOfTheRegionWithAnythingElse) {
+  gguf::TensorInfo all[4];
+  for (std::size_t i = 0; i < 4; ++i) all[i].offset_bytes = 1000 * i, all[i].size_bytes = 1000;
+  const std::array<const gguf::TensorInfo*, 2> rest = {&all[0], &all[2]};
+  const std::vector<TensorBlock> blocks = {{&all[3], &all[1]}};
+  const PinnedLayout layout = plan_pinned(rest, 512, blocks);
+  ASSERT_EQ(layout.blocks.size(), 1u);
+  ASSERT_EQ(layout.tensors.size(), 4u);
+  const PinnedLayout::Area& area = layout.blocks[0];
+  EXPECT_EQ(area.offset + area.bytes, layout.region_bytes);
+  for (std::size_t i = 0; i < 4; ++i) {
+    const bool is_inside = layout.tensors[i] == &all[1] || layout.tensors[i] == &all[3];
+    EXPECT_EQ(layout.tensor_offsets[i] >= area.offset, is_inside) << i;
+    EXPECT_LE(layout.tensor_offsets[i] + 1000, is_inside ? layout.region_bytes : area.offset) << i;
+    EXPECT_EQ(layout.tensor_offsets[i] % 512, layout.tensors[i]->offset_bytes % 512) << i;
+  }
 }
 
 }  // namespace

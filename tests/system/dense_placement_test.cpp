@@ -90,6 +90,52 @@ TEST(DensePlacement, EveryArchitectureGivesTheSameBitsFromTheFloorUp) {
   }
 }
 
+/// What a machine says whose free memory is another one at every look.
+auto changing_memory(std::vector<std::uint64_t> free_kib) {
+  auto n_looks = std::make_shared<std::size_t>(0);
+  return [n_looks, free_kib = std::move(free_kib)] {
+    platform::MemoryLimits limits;
+    limits.total_bytes = limits.available_bytes = 8u << 20;
+    limits.cgroup_limit_bytes = 8u << 20;
+    limits.cgroup_used_bytes = (8u << 20) - (free_kib[(*n_looks)++ % free_kib.size()] << 10);
+    return limits;
+  };
+}
+
+TEST(DensePlacement, MemoryPressureGivesTheSameBits) {
+  // The mark is 128 KiB of free memory: a look at none takes 256, one at plenty gives all back.
+  const std::vector<std::uint64_t> free_kib = {300, 0, 0, 90, 300, 8000, 0, 0, 0, 0, 600, 0, 300, 300, 900, 0, 0};
+  const test::TempDir dir;
+  for (const char* architecture : {"llama", "qwen2", "qwen3", "qwen3moe"}) {
+    test::TinyModel tiny;
+    tiny.architecture = architecture;
+    tiny.n_experts = std::string(architecture) == "qwen3moe" ? 8 : 0;
+    tiny.n_layers = 7;
+    const auto path = test::write_tiny_model(dir.path(), tiny);
+    Model whole = engine::open_model(path, options_with(1u << 30), fixed_process());
+    const std::vector<float> expected = logits_of(whole);
+    const std::uint64_t floor = whole.plan().floor_bytes, resident = whole.plan().resident_bytes;
+    std::uint64_t n_released = 0, n_returned = 0;
+    for (const std::uint64_t percent : {10u, 20u, 40u, 60u, 80u, 95u}) {
+      OpenOptions options = options_with(floor + (resident - floor) * percent / 100);
+      options.prefill_chunk = percent == 40 ? 4 : 7;
+      engine::Hooks hooks = fixed_process();
+      hooks.memory_limits = changing_memory(free_kib);
+      Model model = engine::open_model(path, options, hooks);
+      EXPECT_TRUE(same(logits_of(model), expected)) << architecture << " at " << percent << " %";
+      const Stats stats = model.stats();
+      EXPECT_LE(stats.pinned_bytes, model.plan().budget_bytes);
+      if (model.plan().dense_streamed_bytes == 0) {
+        EXPECT_EQ(stats.n_blocks_released, 0u) << "a model that fits keeps its memory";
+      }
+      n_released += stats.n_blocks_released;
+      n_returned += stats.n_blocks_returned;
+    }
+    EXPECT_GT(n_released, 20u) << architecture << ": nothing gave way, so nothing was tested";
+    EXPECT_GT(n_returned, 20u) << architecture;
+  }
+}
+
 class Draft : public ::testing::Test {
  protected:
   static std::filesystem::path path() { return test::builtin_model("tales-draft-3.7m-Q8_0.gguf"); }
@@ -120,6 +166,77 @@ TEST_F(Draft, AMisbehavingDriveGivesTheSameBits) {
     EXPECT_TRUE(same(logits_of(model), expected)) << "seed " << seed;
     EXPECT_GT(model.stats().n_read_retries, 0u);
   }
+}
+
+TEST_F(Draft, BlocksGiveWayInTheMiddleOfAPassAndComeBack) {
+  const std::vector<float> expected = logits_of(whole_);
+  auto free_bytes = std::make_shared<std::uint64_t>(1u << 20);
+  engine::Hooks hooks = fixed_process();
+  hooks.memory_limits = [free_bytes] {
+    platform::MemoryLimits limits;
+    limits.total_bytes = 16u << 20;
+    limits.available_bytes = *free_bytes;
+    return limits;
+  };
+  const std::uint64_t floor = whole_.plan().floor_bytes, resident = whole_.plan().resident_bytes;
+  Model model = engine::open_model(path(), options_with(floor + (resident - floor) * 3 / 4), hooks);
+  ASSERT_NE(model.plan().dense_streamed_bytes, 0u);
+  const std::uint64_t pinned = model.stats().pinned_bytes;
+  *free_bytes = 0;
+  EXPECT_TRUE(same(logits_of(model), expected));
+  EXPECT_LT(model.stats().pinned_bytes, pinned / 2) << "every look took some, until no block was left";
+  *free_bytes = 8u << 20;
+  EXPECT_TRUE(same(logits_of(model), expected));
+  const Stats stats = model.stats();
+  EXPECT_EQ(stats.pinned_bytes, pinned);
+  EXPECT_EQ(stats.n_blocks_released, model.plan().n_pinned_blocks);
+  EXPECT_EQ(stats.n_blocks_returned, stats.n_blocks_released);
+  const std::uint64_t before = stats.unit_read_bytes;
+  logits_of(model);
+  const auto n_passes = 21 + 40 / model.plan().prefill_chunk;
+  EXPECT_LE(static_cast<double>(model.stats().unit_read_bytes - before),
+            1.2 * static_cast<double>(n_passes * model.plan().dense_streamed_bytes))
+      << "what came back is not streamed";
+}
+
+TEST_F(Draft, AReadThatFailsWhileABlockComesBackEndsOneStep) {
+  std::uint64_t begin = 0, end = 0;
+  for (const TensorFact& tensor : inspect(path()).tensors) {
+    if (tensor.name != "blk.1.ffn_up.weight") continue;
+    begin = tensor.offset + 4096;
+    end = tensor.offset + tensor.bytes - 4096;
+  }
+  auto fails = std::make_shared<bool>(false);
+  auto free_bytes = std::make_shared<std::uint64_t>(0);
+  engine::Hooks hooks = fixed_process();
+  hooks.wrap_backend = [=](std::unique_ptr<storage::Backend> inner) {
+    storage::FaultPlan faults;
+    faults.failing_ranges.push_back({begin, end, EIO});
+    faults.applies_to = [fails](int) { return *fails; };
+    return storage::make_fault_backend(std::move(inner), faults);
+  };
+  hooks.memory_limits = [free_bytes] {
+    platform::MemoryLimits limits;
+    limits.total_bytes = 16u << 20;
+    limits.available_bytes = *free_bytes;
+    return limits;
+  };
+  const std::uint64_t floor = whole_.plan().floor_bytes, resident = whole_.plan().resident_bytes;
+  Model model = engine::open_model(path(), options_with(floor + (resident - floor) * 3 / 4), hooks);
+  const std::vector<float> expected = logits_of(whole_);
+  EXPECT_TRUE(same(logits_of(model), expected));
+  *free_bytes = 8u << 20;
+  *fails = true;
+  try {
+    logits_of(model);
+    FAIL() << "the read error was not reported";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::io);
+    EXPECT_NE(std::string(error.what()).find("blk.1.ffn_up.weight"), std::string::npos) << error.what();
+  }
+  *fails = false;
+  EXPECT_TRUE(same(logits_of(model), expected));
+  EXPECT_GT(model.stats().n_blocks_returned, 0u);
 }
 
 TEST_F(Draft, EachPassReadsTheStreamedBytesOnce) {
