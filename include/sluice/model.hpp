@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -95,6 +96,9 @@ class Model {
   const Plan& plan() const noexcept;
   /// What computing takes, for predict().
   WorkFacts work() const;
+  /// What earlier runs (OpenOptions::heat), not this one, let expect of decoding. Nothing when they say
+  /// nothing or no expert streams.
+  std::optional<HeatForecast> heat_forecast() const noexcept;
   const Tokenizer& tokenizer() const noexcept;
 
   /// Throws Error(budget) when max_sequences are alive.

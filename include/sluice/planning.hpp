@@ -32,6 +32,8 @@ struct PlanRequest {
 struct PlanChoice {
   std::uint64_t memory_bytes = 0;  ///< Asked for; 0: the default.
   std::optional<Plan> plan;
+  /// Where options.heat has use counts of this model, the file is complete and experts stream.
+  std::optional<HeatForecast> heat;
   std::string refusal;             ///< Empty with a plan.
   std::uint64_t needed_bytes = 0;  ///< Smallest budget that works, for a refusal by the planner.
 };

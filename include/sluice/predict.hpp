@@ -28,6 +28,7 @@ struct WorkFacts {
   std::vector<TypeWork> expert;       ///< One expert of every layer together.
   std::uint64_t unit_bytes = 0;       ///< What is read for one expert, on average over the layers.
   std::uint64_t part_bytes = 0;       ///< Of that, one matrix: a read, or several when it is larger.
+  std::uint64_t embedding_row_bytes = 0;  ///< What is read for a token whose embedding is on the drive.
   std::uint64_t kv_token_bytes = 0;   ///< KV cache of one token, all layers.
   std::uint64_t kv_products = 0;      ///< Attention's multiply-accumulates per row and token before it.
 
@@ -63,6 +64,12 @@ const char* routing_name(Routing routing) noexcept;
 /// the measured points of docs/performance.md ("Hit curves", lfru).
 double expected_hit_rate(Routing routing, double cached_share) noexcept;
 
+/// What earlier runs of a model (OpenOptions::heat) let expect of decoding under a plan.
+struct HeatForecast {
+  double n_tokens = 0;  ///< Tokens behind it; those of long ago count less.
+  double hit_rate = 0;  ///< Of experts, 0 to 1.
+};
+
 /// What is to be predicted.
 struct Workload {
   std::uint32_t n_prompt = 4096;  ///< Tokens computed in passes of the plan's size; 0: none.
@@ -70,7 +77,8 @@ struct Workload {
   std::uint32_t depth = 0;        ///< Tokens in the context before all that.
   bool look_ahead = true;
   Routing routing = Routing::typical;
-  std::optional<double> hit_rate;  ///< Known, of decoding and of prefill; instead of `routing`.
+  std::optional<HeatForecast> heat;  ///< Instead of `routing`.
+  std::optional<double> hit_rate;    ///< Known, of decoding and of prefill; instead of both.
 };
 
 /// The workload cut to a context: the answer gets at most half of it, the prompt what is left.
@@ -101,9 +109,13 @@ struct Prediction {
 Prediction predict(const WorkFacts& work, const Plan& plan, const SpeedRates& rates,
                    const Workload& workload);
 
-/// The same for all routings.
+/// The same for all routings, and for workload.heat where there is one.
 struct PredictionRange {
   Prediction low, typical, high;
+  std::optional<Prediction> heat;
+
+  /// The figure to show: what is known of this model's routing, or else the typical one.
+  const Prediction& expected() const noexcept { return heat ? *heat : typical; }
 };
 PredictionRange predict_range(const WorkFacts& work, const Plan& plan, const SpeedRates& rates,
                               Workload workload);

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "cli/commands.hpp"
+#include "cli/heat.hpp"
 #include "cli/json.hpp"
 #include "cli/models.hpp"
 #include "cli/outlook.hpp"
@@ -29,6 +30,7 @@ std::optional<PlanOutlook> outlook_of(const std::filesystem::path& path, const O
     PlanRequest request;
     request.path = path;
     request.options = open;
+    request.options.heat = heat_place("auto");
     PlanReport report = make_plans(request);
     if (!report.choices.front().plan) return std::nullopt;
     return make_outlook(std::move(report), known_rates(path, open, 0), open);

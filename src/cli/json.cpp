@@ -1,5 +1,6 @@
 #include "cli/json.hpp"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "sluice/version.hpp"
@@ -46,6 +47,7 @@ Json plan_json(const Plan& plan) {
       {"planned_bytes", plan.planned_bytes},
       {"streamed_bytes", plan.streamed_bytes},
       {"dense_streamed_bytes", plan.dense_streamed_bytes},
+      {"embedding_streamed_bytes", plan.embedding_streamed_bytes},
       {"fully_resident", plan.fully_resident()},
       {"n_ctx", plan.n_ctx},
       {"max_sequences", plan.max_sequences},
@@ -245,12 +247,15 @@ Json prediction_json(const Prediction& prediction) {
 
 Json range_json(const std::optional<PredictionRange>& range) {
   if (!range) return nullptr;
+  const std::optional<Prediction>& heat = range->heat;
   return {
       {"n_prompt_tokens", range->typical.workload.n_prompt},
       {"n_answer_tokens", range->typical.workload.n_answer},
       {"low", prediction_json(range->low)},
       {"typical", prediction_json(range->typical)},
       {"high", prediction_json(range->high)},
+      {"heat", heat ? prediction_json(*heat) : Json(nullptr)},
+      {"heat_tokens", heat ? Json(std::llround(heat->workload.heat->n_tokens)) : Json(nullptr)},
   };
 }
 

@@ -77,6 +77,7 @@ PlanOutlook make_outlook(PlanReport report, KnownRates known, const OpenOptions&
     }
     Workload workload = cut_to_context({}, choice.plan->n_ctx);
     workload.look_ahead = open.look_ahead;
+    workload.heat = choice.heat;
     prediction = predict_range(outlook.report.work, *choice.plan, outlook.known.rates, workload);
   }
   if (lacks_drive) {

@@ -5,6 +5,7 @@
 #include "base/error.hpp"
 #include "base/units.hpp"
 #include "cli/commands.hpp"
+#include "cli/heat.hpp"
 #include "cli/json.hpp"
 #include "cli/models.hpp"
 #include "cli/outlook.hpp"
@@ -32,6 +33,7 @@ int plan(const PlanCommand& command, Output& output) {
     request.path = find_model(command.model);
   }
   request.options = command.open;
+  request.options.heat = heat_place("auto");
   request.budgets = command.budgets;
   request.sim_ram_bytes = command.sim_ram_bytes;
   PlanReport report = make_plans(request);

@@ -34,10 +34,10 @@ std::string duration(double seconds) {
 /// "8.10 (6.60 to 11.0)"; the range only where it is one.
 template <typename Value, typename Text>
 std::string ranged(const PredictionRange& range, Value&& value, Text&& text) {
-  const std::string typical = text(value(range.typical)), low = text(value(range.low)),
+  const std::string expected = text(value(range.expected())), low = text(value(range.low)),
                     high = text(value(range.high));
-  if (low == typical && high == typical) return typical;
-  return fmt::format("{} ({} to {})", typical, low, high);
+  if (low == expected && high == expected) return expected;
+  return fmt::format("{} ({} to {})", expected, low, high);
 }
 
 std::string terms(const PassPrediction& pass, bool streams) {
@@ -46,9 +46,15 @@ std::string terms(const PassPrediction& pass, bool streams) {
                      milliseconds(pass.memory_ns), milliseconds(pass.compute_ns));
 }
 
+/// Whose routing the figure that is shown assumes.
+std::string routing_text(const PredictionRange& range) {
+  if (!range.heat) return "recorded of real models";
+  return fmt::format("in the last {:.0f} tokens on this machine", range.heat->workload.heat->n_tokens);
+}
+
 std::string prediction_text(const PredictionRange& range, const Plan& plan) {
   const bool streams = !plan.fully_resident();
-  const Workload& work = range.typical.workload;
+  const Workload& work = range.expected().workload;
   Table table;
   table.heading("prediction");
   if (work.n_prompt != 0) {
@@ -56,14 +62,14 @@ std::string prediction_text(const PredictionRange& range, const Plan& plan) {
               ranged(
                   range, [](const Prediction& p) { return p.prefill.tokens_per_second; }, rate) +
                   k_unit,
-              terms(range.typical.prefill, streams));
+              terms(range.expected().prefill, streams));
   }
   if (work.n_answer != 0) {
     table.row("decode",
               ranged(
                   range, [](const Prediction& p) { return p.decode.tokens_per_second; }, rate) +
                   k_unit,
-              terms(range.typical.decode, streams));
+              terms(range.expected().decode, streams));
   }
   table.row("answer",
             ranged(
@@ -74,7 +80,8 @@ std::string prediction_text(const PredictionRange& range, const Plan& plan) {
     table.row("experts found",
               ranged(
                   range, [](const Prediction& p) { return p.decode.hit_rate; }, percent),
-              "in memory when decoding: as recorded of real models (all used alike, to the better of them)");
+              fmt::format("in memory when decoding: as {} (all used alike, to the better of two real models)",
+                          routing_text(range)));
   }
   return table.text();
 }
@@ -141,6 +148,10 @@ std::string comparison_text(const PlanOutlook& outlook) {
     text += fmt::format("answer: a prompt of {} tokens and {} tokens of answer, cut to the context\n",
                         work.n_prompt, work.n_answer);
   }
+  const auto streams = std::find_if(outlook.predictions.begin(), outlook.predictions.end(),
+                                    [](const auto& range) { return range && range->heat; });
+  if (streams != outlook.predictions.end())
+    text += fmt::format("experts are taken to be used as {}\n", routing_text(**streams));
   return text + refusals;
 }
 

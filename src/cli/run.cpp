@@ -76,13 +76,20 @@ std::string expected_text(const Model& model, const Stats& stats, const RunComma
   workload.n_prompt = static_cast<std::uint32_t>(std::min<std::uint64_t>(stats.n_prefill_tokens, plan.n_ctx));
   workload.n_answer = static_cast<std::uint32_t>(std::min<std::uint64_t>(stats.n_decode_tokens, plan.n_ctx));
   workload.look_ahead = command.open.look_ahead;
+  workload.heat = model.heat_forecast();
   const PredictionRange range = predict_range(model.work(), plan, rates, workload);
   workload.hit_rate = stats.hit_rate();
   const double at_hit_rate = predict(model.work(), plan, rates, workload).decode.tokens_per_second;
   std::string text = fmt::format("expected of decoding: {:.1f} tok/s", at_hit_rate);
   if (!plan.fully_resident()) {
-    text += fmt::format(" at this hit rate, {:.1f} to {:.1f} before it was known",
-                        range.low.decode.tokens_per_second, range.high.decode.tokens_per_second);
+    text += " at this hit rate";
+    if (range.heat) {
+      text += fmt::format(", {:.1f} by the {:.0f} tokens before this run ({:.0f} % found)",
+                          range.heat->decode.tokens_per_second, workload.heat->n_tokens,
+                          100 * range.heat->decode.hit_rate);
+    }
+    text += fmt::format(", {:.1f} to {:.1f} before it was known", range.low.decode.tokens_per_second,
+                        range.high.decode.tokens_per_second);
   }
   return text + fmt::format("; measured {:.1f}\n", stats.decode_rate());
 }

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/prepare.hpp"
+#include "residency/hit_estimate.hpp"
 #include "residency/roles.hpp"
 
 namespace sluice::engine {
@@ -41,7 +43,7 @@ std::string file_name(const residency::HeatKey& key) {
 
 }  // namespace
 
-std::uint64_t model_fingerprint(const gguf::ModelFile& file, const residency::WeightStore& store) {
+std::uint64_t model_fingerprint(const gguf::ModelFile& file, TensorBytes bytes_of) {
   constexpr std::uint64_t k_router_bytes = 4096;
   Hash hash;
   std::vector<const gguf::TensorInfo*> tensors;
@@ -51,34 +53,45 @@ std::uint64_t model_fingerprint(const gguf::ModelFile& file, const residency::We
     hash.add(tensor->name.data(), tensor->name.size());
     hash.add(static_cast<std::uint64_t>(tensor->type));
     for (const std::uint64_t dim : tensor->dims) hash.add(dim);
-    const std::byte* data = store.find(*tensor);
-    if (data != nullptr && residency::classify_tensor(tensor->name) == Role::router)
-      hash.add(data, std::min(tensor->size_bytes, k_router_bytes));
+    if (residency::classify_tensor(tensor->name) != Role::router) continue;
+    const std::size_t bytes = std::min(tensor->size_bytes, k_router_bytes);
+    if (const std::byte* data = bytes_of(*tensor, bytes)) hash.add(data, bytes);
   }
   return hash.value();
 }
 
-Heat::Heat(const std::filesystem::path& where, const std::string& model, const gguf::ModelFile& file,
-           const residency::UnitMap& units, const residency::WeightStore& store) {
+std::optional<HeatForecast> forecast(const residency::HeatCounts& counts, const residency::UnitMap& units,
+                                     const residency::Placement& placement) {
+  if (units.layers.empty() || placement.plan.n_cached_units == placement.plan.n_units) return std::nullopt;
+  const auto hit_rate =
+      residency::hit_rate_from_heat(counts, units.layers.front().n_experts, placement.slots_per_layer);
+  if (!hit_rate) return std::nullopt;
+  return HeatForecast{counts.n_tokens, *hit_rate};
+}
+
+Heat::Heat(const std::filesystem::path& where, const gguf::ModelFile& file, const residency::UnitMap& units,
+           TensorBytes bytes_of) {
   if (where.empty() || units.layers.empty()) return;
-  key_.model = model;
-  key_.fingerprint = model_fingerprint(file, store);
+  key_.model = model_name(file);
+  key_.fingerprint = model_fingerprint(file, bytes_of);
   key_.n_layers = static_cast<std::uint32_t>(units.layers.size());
   key_.n_experts = units.layers.front().n_experts;
   path_ = where.has_filename() ? where : where / file_name(key_);
 }
 
-void Heat::warm(residency::UnitCache& cache) const {
-  if (path_.empty()) return;
-  const auto counts = residency::load_heat(path_, key_);
-  if (!counts) return;
+std::optional<residency::HeatCounts> Heat::load() const {
+  if (path_.empty()) return std::nullopt;
+  return residency::load_heat(path_, key_);
+}
+
+void Heat::warm(residency::UnitCache& cache, const residency::HeatCounts& counts) const {
   std::vector<residency::UnitCache::Unit> units;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> places;  ///< Rank in its layer, index in `units`.
   std::vector<std::uint32_t> order(key_.n_experts);
   for (std::uint32_t layer = 0; layer < key_.n_layers; ++layer) {
-    const double* uses = counts->uses.data() + std::size_t{layer} * key_.n_experts;
+    const double* uses = counts.uses.data() + std::size_t{layer} * key_.n_experts;
     for (std::uint32_t expert = 0; expert < key_.n_experts; ++expert)
-      cache.seed(layer, expert, std::min(1.0, uses[expert] / counts->n_tokens));
+      cache.seed(layer, expert, std::min(1.0, uses[expert] / counts.n_tokens));
     std::iota(order.begin(), order.end(), 0u);
     std::stable_sort(order.begin(), order.end(), [uses](auto a, auto b) { return uses[a] > uses[b]; });
     const std::uint32_t n = std::min(cache.n_layer_slots(layer), key_.n_experts);

@@ -2,30 +2,42 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 
+#include "base/function_ref.hpp"
 #include "gguf/reader.hpp"
 #include "residency/heat_file.hpp"
+#include "residency/plan.hpp"
 #include "residency/unit_cache.hpp"
 #include "residency/unit_map.hpp"
-#include "residency/weight_store.hpp"
+#include "sluice/predict.hpp"
 
 namespace sluice::engine {
 
+/// The first `bytes` of a tensor, valid until the next call; null where they are not at hand.
+using TensorBytes = base::FunctionRef<const std::byte*(const gguf::TensorInfo& tensor, std::size_t bytes)>;
+
 /// Hash of what decides which experts a model uses: its tensors' names, types and shapes, and the first rows
 /// of its routers. The same wherever the file lies and however it is split.
-std::uint64_t model_fingerprint(const gguf::ModelFile& file, const residency::WeightStore& store);
+std::uint64_t model_fingerprint(const gguf::ModelFile& file, TensorBytes bytes_of);
+
+/// Nothing when the counts are of too few tokens, or all experts stay in memory.
+std::optional<HeatForecast> forecast(const residency::HeatCounts& counts, const residency::UnitMap& units,
+                                     const residency::Placement& placement);
 
 /// The memory of which experts are hot, from one run to the next.
 class Heat {
  public:
   Heat() = default;  ///< None.
-  /// `where` as OpenOptions::heat. Reads nothing yet.
-  Heat(const std::filesystem::path& where, const std::string& model, const gguf::ModelFile& file,
-       const residency::UnitMap& units, const residency::WeightStore& store);
+  /// `where` as OpenOptions::heat. Asks for the bytes of routers, and passes on what that throws.
+  Heat(const std::filesystem::path& where, const gguf::ModelFile& file, const residency::UnitMap& units,
+       TensorBytes bytes_of);
 
+  /// What the file says now; nothing where there is none, or, with one warning, where it is of no use.
+  std::optional<residency::HeatCounts> load() const;
   /// Tells the cache what an earlier run used most: as a prior of its policy, and to read into free slots
   /// when nothing else is to be read, the hottest of every layer first.
-  void warm(residency::UnitCache& cache) const;
+  void warm(residency::UnitCache& cache, const residency::HeatCounts& counts) const;
   /// Adds the uses the cache has counted in `n_tokens` tokens to the file.
   void save(const residency::UnitCache& cache, std::uint64_t n_tokens) const;
 

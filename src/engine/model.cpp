@@ -49,6 +49,9 @@ const ModelInfo& Model::info() const noexcept {
 WorkFacts Model::work() const {
   return engine::work_facts(*impl_->prepared);
 }
+std::optional<HeatForecast> Model::heat_forecast() const noexcept {
+  return impl_->heat_forecast;
+}
 const Plan& Model::plan() const noexcept {
   return impl_->plan;
 }

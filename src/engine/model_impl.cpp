@@ -47,8 +47,7 @@ ModelInfo make_info(const Prepared& prepared) {
   const gguf::ModelFile& file = prepared.file;
   ModelInfo info;
   info.path = file.shards.front().path;
-  info.name = std::string(
-      file.metadata.get_string("general.name").value_or(std::filesystem::path(info.path).stem().string()));
+  info.name = model_name(file);
   info.architecture = prepared.params.architecture;
   info.chat_template = prepared.chat_template;
   info.n_layers = prepared.params.n_layers;
@@ -192,8 +191,12 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
       return !now || residency::leaves_mark_free(*now, bytes);
     });
     if (!impl->cache->is_streaming()) impl->cache->preload();
-    impl->heat = Heat(options.heat, impl->info.name, parts.file, parts.units, *impl->store);
-    impl->heat.warm(*impl->cache);
+    impl->heat = Heat(options.heat, parts.file, parts.units,
+                      [&](const gguf::TensorInfo& tensor, std::size_t) { return impl->store->find(tensor); });
+    if (const auto counts = impl->heat.load()) {
+      impl->heat.warm(*impl->cache, *counts);
+      impl->heat_forecast = forecast(*counts, parts.units, impl->placement);
+    }
   }
   const std::uint64_t n_pages = pages_for(impl->plan.n_ctx) * impl->plan.max_sequences;
   impl->kv = std::make_unique<KvPool>(*impl->ops, parts.params.kv_shape(), n_pages);

@@ -98,6 +98,7 @@ struct Model::Impl {
   std::vector<RowOrigin> pass_origins;      ///< Of each row in pass_logits_rows.
   std::vector<std::uint16_t> pass_routing;  ///< What Forward logs when somebody observes the routing.
   engine::Heat heat;
+  std::optional<HeatForecast> heat_forecast;  ///< From what the file said when the model was opened.
 
   explicit Impl(Tokenizer handle) : tokenizer(std::move(handle)) {}
   void step(std::span<const StepItem> items, const LogitsSink& sink);

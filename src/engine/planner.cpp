@@ -3,9 +3,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <system_error>
+#include <vector>
 
 #include "base/error.hpp"
+#include "base/log.hpp"
 #include "base/units.hpp"
+#include "engine/heat.hpp"
 #include "engine/synth_header.hpp"
 #include "engine/work_facts.hpp"
 #include "kernels/cpu_ops.hpp"
@@ -20,8 +24,9 @@ Planner::Planner(const Prepared& prepared, const OpenOptions& options)
       ops_(kernels::make_cpu_ops(pool_, platform::choose_isa())),
       facts_(model_facts(prepared, *ops_)) {}
 
-Plan Planner::plan(const residency::MachineFacts& machine, const OpenOptions& options) const {
-  return residency::make_plan(facts_, machine, options).plan;
+residency::Placement Planner::place(const residency::MachineFacts& machine,
+                                    const OpenOptions& options) const {
+  return residency::make_plan(facts_, machine, options);
 }
 
 }  // namespace sluice::engine
@@ -66,6 +71,26 @@ residency::MachineFacts facts_of_machine(const PlanRequest& request) {
   return facts;
 }
 
+/// The use counts that earlier runs of a complete model left. Reads a block of each router. What is wrong is a
+/// warning.
+std::optional<residency::HeatCounts> counts_of(const engine::Prepared& prepared,
+                                               const std::filesystem::path& where) {
+  std::error_code error_code;
+  if (!std::filesystem::exists(where, error_code)) return std::nullopt;  // Nor would any read be of use.
+  std::vector<std::byte> block;
+  const auto read = [&](const gguf::TensorInfo& tensor, std::size_t bytes) {
+    block.resize(bytes);
+    prepared.shards[tensor.shard_idx]->read(tensor.offset_bytes, block.data(), bytes);
+    return block.data();
+  };
+  try {
+    return engine::Heat(where, prepared.file, prepared.units, read).load();
+  } catch (const Error& error) {
+    base::warn("what earlier runs used is not known: {}", error.what());
+    return std::nullopt;
+  }
+}
+
 /// The smallest budget that any plan with these options needs.
 std::uint64_t needed_bytes(const engine::Planner& planner, const residency::MachineFacts& machine,
                            std::uint32_t n_ctx_train, OpenOptions options) {
@@ -94,6 +119,8 @@ PlanReport make_plans(const PlanRequest& request) {
   report.work = engine::work_facts(*prepared);
   const engine::Planner planner(*prepared, request.options);
   const residency::MachineFacts machine = facts_of_machine(request);
+  std::optional<residency::HeatCounts> counts;
+  if (!is_shape && report.missing_bytes == 0) counts = counts_of(*prepared, request.options.heat);
   std::vector<std::uint64_t> budgets = request.budgets;
   if (budgets.empty()) budgets.push_back(request.options.memory_bytes);
   for (const std::uint64_t budget : budgets) {
@@ -107,7 +134,9 @@ PlanReport make_plans(const PlanRequest& request) {
     OpenOptions options = request.options;
     options.memory_bytes = budget;
     try {
-      choice.plan = planner.plan(machine, options);
+      const residency::Placement placement = planner.place(machine, options);
+      choice.plan = placement.plan;
+      if (counts) choice.heat = engine::forecast(*counts, prepared->units, placement);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::budget) throw;
       choice.refusal = error.what();

@@ -15,7 +15,10 @@ class Planner {
   Planner(const Prepared& prepared, const OpenOptions& options);
 
   /// Throws as residency::make_plan().
-  Plan plan(const residency::MachineFacts& machine, const OpenOptions& options) const;
+  residency::Placement place(const residency::MachineFacts& machine, const OpenOptions& options) const;
+  Plan plan(const residency::MachineFacts& machine, const OpenOptions& options) const {
+    return place(machine, options).plan;
+  }
 
  private:
   base::ThreadPool pool_;

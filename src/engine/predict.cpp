@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <string_view>
+#include <utility>
 
 #include "base/error.hpp"
 
@@ -47,6 +48,8 @@ constexpr double k_drive_overlap = 2;
 constexpr double k_piece_bytes = 512.0 * 1024;
 /// No profile has more in flight.
 constexpr double k_max_depth = 32;
+/// Rows of embeddings that are read at the same time (residency/row_gather).
+constexpr double k_gather_depth = 32;
 constexpr double k_giga = 1e9;
 
 // --- hit rates
@@ -220,6 +223,35 @@ bool experts_stream(const Plan& plan) noexcept {
   return plan.n_cached_units < plan.n_units;
 }
 
+/// The hit rate of one token after another.
+double decode_hit_rate(const Plan& plan, const Workload& workload) noexcept {
+  if (workload.hit_rate) return *workload.hit_rate;
+  if (workload.heat) return workload.heat->hit_rate;
+  return expected_hit_rate(workload.routing, cached_share(plan));
+}
+
+/// Reading the rows of embeddings of a pass, before which nothing can be computed. A row is far smaller than
+/// what profiles measure, so one read takes as long as one of their smallest; some go on at the same time,
+/// within what the drive delivers. Adds to the pass.
+double add_embeddings(PassPrediction& pass, const WorkFacts& work, const Plan& plan, const SpeedRates& rates,
+                      double n_rows) {
+  if (plan.embedding_streamed_bytes == 0) return 0;
+  const double bytes = n_rows * static_cast<double>(work.embedding_row_bytes);
+  double drive_ns = bytes * k_giga / sweep_rate(rates);
+  if (!rates.random.empty()) {
+    const auto smallest =
+        std::min_element(rates.random.begin(), rates.random.end(), [](const ReadRate& a, const ReadRate& b) {
+          return std::pair(a.block_bytes, a.depth) < std::pair(b.block_bytes, b.depth);
+        });
+    const double read_ns =
+        smallest->block_bytes * k_giga / smallest->bytes_per_second * std::max(smallest->depth, 1u);
+    drive_ns = std::max(drive_ns, read_ns * n_rows / std::min(n_rows, k_gather_depth));
+  }
+  pass.drive_bytes += bytes;
+  pass.drive_ns += drive_ns;
+  return drive_ns;
+}
+
 PassPrediction predict_decode(const WorkFacts& work, const Plan& plan, const SpeedRates& rates,
                               const Workload& workload) {
   PassPrediction pass;
@@ -236,7 +268,7 @@ PassPrediction predict_decode(const WorkFacts& work, const Plan& plan, const Spe
   // Work during which no read is in flight.
   double idle_ns = 0;
   if (experts_stream(plan)) {
-    pass.hit_rate = workload.hit_rate.value_or(expected_hit_rate(workload.routing, cached_share(plan)));
+    pass.hit_rate = decode_hit_rate(plan, workload);
     const double misses = work.n_experts_used * (1 - pass.hit_rate);
     const double pieces = std::max(1.0, std::ceil(static_cast<double>(work.part_bytes) / k_piece_bytes));
     const double block = static_cast<double>(work.part_bytes) / pieces;
@@ -259,6 +291,7 @@ PassPrediction predict_decode(const WorkFacts& work, const Plan& plan, const Spe
     pass.drive_ns += bytes * k_giga / sweep_rate(rates);
   }
   pass.token_ns = idle_ns + hide(pass.drive_ns, compute_ns - idle_ns, k_drive_overlap);
+  pass.token_ns += add_embeddings(pass, work, plan, rates, 1);
   pass.tokens_per_second = k_giga / pass.token_ns;
   pass.limit = limit_of(pass);
   return pass;
@@ -294,7 +327,7 @@ void add_pass(PassPrediction& sum, const WorkFacts& work, const Plan& plan, cons
     const double share = cached_share(plan), used = work.n_experts_used;
     const double whole = work.n_experts > used ? (distinct - used) / (work.n_experts - used) : 1.0;
     const double hits =
-        workload.hit_rate.value_or(whole * share + (1 - whole) * expected_hit_rate(workload.routing, share));
+        workload.hit_rate.value_or(whole * share + (1 - whole) * decode_hit_rate(plan, workload));
     const double bytes = distinct * (1 - hits) * work.n_expert_layers * static_cast<double>(work.unit_bytes);
     sum.hit_rate += hits * n_rows;
     sum.drive_bytes += bytes;
@@ -310,6 +343,7 @@ void add_pass(PassPrediction& sum, const WorkFacts& work, const Plan& plan, cons
   sum.drive_ns += expert_drive_ns + dense_drive_ns;
   sum.token_ns +=
       hide(dense_drive_ns, shared_ns, k_drive_overlap) + hide(expert_drive_ns, expert_ns, k_drive_overlap);
+  sum.token_ns += add_embeddings(sum, work, plan, rates, n_rows);
 }
 
 PassPrediction predict_prefill(const WorkFacts& work, const Plan& plan, const SpeedRates& rates,
@@ -419,11 +453,17 @@ Prediction predict(const WorkFacts& work, const Plan& plan, const SpeedRates& ra
 
 PredictionRange predict_range(const WorkFacts& work, const Plan& plan, const SpeedRates& rates,
                               Workload workload) {
+  PredictionRange range;
+  if (workload.heat) range.heat = predict(work, plan, rates, workload);
+  workload.heat.reset();
   const auto with = [&](Routing routing) {
     workload.routing = routing;
     return predict(work, plan, rates, workload);
   };
-  return {with(Routing::uniform), with(Routing::typical), with(Routing::favorable)};
+  range.low = with(Routing::uniform);
+  range.typical = with(Routing::typical);
+  range.high = with(Routing::favorable);
+  return range;
 }
 
 }  // namespace sluice

@@ -64,6 +64,11 @@ gguf::ModelFile parse_header(const std::filesystem::path& path, std::uint64_t* r
   return gguf::parse_model(path.string(), open, {allow_missing_data});
 }
 
+std::string model_name(const gguf::ModelFile& file) {
+  return std::string(file.metadata.get_string("general.name")
+                         .value_or(std::filesystem::path(file.shards.front().path).stem().string()));
+}
+
 std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& options, bool keep_metadata,
                                   std::optional<std::uint32_t> assumed_alignment) {
   auto prepared = std::make_unique<Prepared>();

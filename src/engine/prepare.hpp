@@ -39,6 +39,9 @@ struct Prepared {
 gguf::ModelFile parse_header(const std::filesystem::path& path, std::uint64_t* read_bytes,
                              bool allow_missing_data = false);
 
+/// general.name, or the stem of the file's name.
+std::string model_name(const gguf::ModelFile& file);
+
 /// Checks a parsed model against its architecture and builds vocabulary and unit map. The vocabulary's texts
 /// are dropped from the metadata when `keep_metadata` is false: they would be held twice. With
 /// `assumed_alignment` no shard is opened, for a model that is only planned and may not exist.

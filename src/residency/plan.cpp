@@ -330,7 +330,10 @@ Placement make_plan(const ModelFacts& model, const MachineFacts& machine, const 
     if (!placement.block_is_pinned[i]) left_out[model.blocks[i].role] += model.blocks[i].bytes;
   }
   for (const auto& [role, bytes] : left_out) plan.dense_streamed_bytes += bytes;
-  if (level.embedding_on_drive) left_out[Role::token_embedding] = model.embedding_bytes;
+  if (level.embedding_on_drive) {
+    plan.embedding_streamed_bytes = model.embedding_bytes;
+    left_out[Role::token_embedding] = model.embedding_bytes;
+  }
   for (const auto& [role, bytes] : left_out) plan.streamed_bytes += bytes;
 
   plan.items.push_back({"process and vocabulary", fixed.process, "ram", "program, tokenizer, thread stacks"});

@@ -16,6 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 using Json = nlohmann::json;
+namespace fs = std::filesystem;
 
 /// Memory and kernels are measured once for all tests; otherwise each call takes a second.
 class PlanTest : public testing::Test {
@@ -152,6 +153,83 @@ TEST_F(PlanTest, AHeaderIsPlannedAndDiagnosed) {
   EXPECT_EQ(doctor.status, 1);
   EXPECT_THAT(doctor.out, HasSubstr("is incomplete"));
   EXPECT_THAT(doctor.out, HasSubstr("cure: "));
+}
+
+/// What earlier runs of the built-in model used, in the folder of all these tests.
+class PlanWithHeatTest : public PlanTest {
+ protected:
+  void SetUp() override {
+    fs::remove_all(folder());
+    // Only a run knows the file's name and the model's fingerprint.
+    ASSERT_EQ(call({"run", "tales", "-p", "Once", "-n", "1", "--memory", "128M"}).status, 0);
+    for (const auto& entry : fs::directory_iterator(folder())) file_ = entry.path();
+    ASSERT_FALSE(file_.empty());
+  }
+  void TearDown() override { fs::remove_all(folder()); }
+
+  static fs::path folder() { return cache_->path() / "sluice" / "heat"; }
+  void write(const std::string& text) const { write_bytes(file_, text.data(), text.size()); }
+  /// Counts of so many tokens that all used the first four experts of each layer.
+  void write_counts(int n_tokens) const {
+    Json heat = Json::parse(read_text(file_));
+    heat["tokens"] = n_tokens;
+    for (Json& layer : heat["layers"]) {
+      for (std::size_t expert = 0; expert < layer.size(); ++expert) layer[expert] = expert < 4 ? n_tokens : 0;
+    }
+    // The file begins with its format and has its keys in this order.
+    write(R"({"format": "sluice-heat", "version": 1, "fingerprint": )" + heat["fingerprint"].dump() +
+          ", \"tokens\": " + heat["tokens"].dump() + ", \"layers\": " + heat["layers"].dump() + "}\n");
+  }
+  static Json prediction(const std::string& model) {
+    return json_of({"plan", model, "--memory", "20M", "--sim-disk", "0.1"})["choices"].at(0)["prediction"];
+  }
+
+  fs::path file_;
+};
+
+TEST_F(PlanWithHeatTest, CountsOfEnoughTokensAreTheFigure) {
+  const std::vector<std::string> words{"plan", "tales", "--memory", "20M", "--sim-disk", "0.1"};
+  EXPECT_TRUE(prediction("tales")["heat"].is_null()) << "one run of a few tokens";
+  EXPECT_THAT(call(words).out, HasSubstr("as recorded of real models (all used alike"));
+  const Json before = prediction("tales");
+  write_counts(1000);
+  const Json after = prediction("tales");
+  EXPECT_EQ(after["heat_tokens"], 1000);
+  EXPECT_GT(after["heat"]["decode"]["hit_rate"].get<double>(), 0.98);
+  EXPECT_GT(after["heat"]["decode"]["tokens_per_second"].get<double>(),
+            after["high"]["decode"]["tokens_per_second"].get<double>());
+  for (const char* end : {"low", "typical", "high"}) EXPECT_EQ(after[end], before[end]) << end;
+  EXPECT_THAT(call(words).out, HasSubstr("as in the last 1000 tokens on this machine"));
+  const Outcome several = call({"plan", "tales", "--memory", "20M,24M", "--sim-disk", "0.1"});
+  EXPECT_THAT(several.out, HasSubstr("as in the last 1000 tokens on this machine"));
+  // The simulated machine runs the same texts.
+  EXPECT_EQ(prediction("tales")["heat"], json_of({"plan", "tales", "--memory", "20M", "--sim-disk", "0.1",
+                                                  "--sim-ram", "4G"})["choices"]
+                                             .at(0)["prediction"]["heat"]);
+}
+
+TEST_F(PlanWithHeatTest, WhatStaysWholeAHeaderAndAShapeHaveNone) {
+  write_counts(1000);
+  EXPECT_TRUE(
+      json_of({"plan", "tales", "--memory", "128M"})["choices"].at(0)["prediction"]["heat"].is_null());
+  const TempDir folder;
+  const std::string path = (folder / "cut.gguf").string();
+  fs::copy_file(builtin_model("tales-29m-moe-Q4_K_M.gguf"), path);
+  EXPECT_FALSE(prediction(path)["heat"].is_null()) << "the same model elsewhere";
+  fs::resize_file(path, fs::file_size(path) - 4096);
+  EXPECT_TRUE(prediction(path)["heat"].is_null());
+  EXPECT_TRUE(json_of({"plan", "tiny-moe", "--sim-disk", "1"})["choices"].at(0)["prediction"]["heat"].is_null());
+}
+
+TEST_F(PlanWithHeatTest, ABadFileIsOneWarningAndAPlan) {
+  write("milk, bread");
+  for (const char* command : {"plan", "doctor"}) {
+    const Outcome outcome = call({command, "tales", "--memory", "20M"});
+    EXPECT_EQ(outcome.status, 0);
+    EXPECT_THAT(outcome.err, StartsWith("sluice: warning: the heat file " + file_.string()));
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("expert slots"));
+  }
 }
 
 TEST_F(PlanTest, DoctorLooksAtTheMachineAlone) {

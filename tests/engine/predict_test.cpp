@@ -244,6 +244,57 @@ TEST(Predict, TheRangeOfAResidentModelIsAPoint) {
   EXPECT_LT(part.typical.decode.tokens_per_second, part.high.decode.tokens_per_second);
 }
 
+TEST(Predict, WhatEarlierRunsUsedIsTheFigureAndLeavesTheRangeAsItIs) {
+  const WorkFacts work = moe_work(48);
+  const Plan plan = moe_plan(work, 0.25);
+  Workload workload;
+  const PredictionRange unknown = predict_range(work, plan, rates(), workload);
+  EXPECT_FALSE(unknown.heat);
+  EXPECT_EQ(&unknown.expected(), &unknown.typical);
+  workload.heat = HeatForecast{1000, 0.6};
+  const PredictionRange known = predict_range(work, plan, rates(), workload);
+  ASSERT_TRUE(known.heat);
+  EXPECT_EQ(&known.expected(), &*known.heat);
+  EXPECT_DOUBLE_EQ(known.heat->decode.hit_rate, 0.6);
+  EXPECT_DOUBLE_EQ(known.heat->decode.drive_bytes, 0.4 * 8 * 48 * 2'900'000);
+  EXPECT_EQ(known.heat->workload.heat->n_tokens, 1000);
+  EXPECT_EQ(known.low.answer_seconds, unknown.low.answer_seconds);
+  EXPECT_EQ(known.typical.answer_seconds, unknown.typical.answer_seconds);
+  EXPECT_EQ(known.high.answer_seconds, unknown.high.answer_seconds);
+  // A pass that uses every expert finds what is cached, whatever decoding finds; a small one is like it.
+  EXPECT_NEAR(known.heat->prefill.hit_rate, 0.25, 0.01);
+  workload.n_prompt = 1;
+  EXPECT_DOUBLE_EQ(predict(work, plan, rates(), workload).prefill.hit_rate, 0.6);
+  // What was measured is worth more.
+  workload.hit_rate = 0.3;
+  EXPECT_DOUBLE_EQ(predict(work, plan, rates(), workload).decode.hit_rate, 0.3);
+}
+
+TEST(Predict, EmbeddingsOnTheDriveTakeARead) {
+  WorkFacts work = moe_work(8);
+  work.embedding_row_bytes = 1152;
+  Plan plan = moe_plan(work, 1);
+  const Prediction before = predict(work, plan, rates(), {});
+  plan.streamed_bytes = plan.embedding_streamed_bytes = 170 * k_mib;
+  const Prediction after = predict(work, plan, rates(), {});
+  // As long as the smallest read that was measured, alone: 64 KiB at a quarter of 6.4 GB/s.
+  const double read_ns = 65536 / 1.6;
+  EXPECT_NEAR(after.decode.token_ns - before.decode.token_ns, read_ns, 1);
+  EXPECT_DOUBLE_EQ(after.decode.drive_ns, read_ns);
+  EXPECT_DOUBLE_EQ(after.decode.drive_bytes, 1152);
+  EXPECT_EQ(after.decode.hit_rate, 1);
+  // A prompt's rows are read side by side.
+  EXPECT_NEAR(after.prefill.token_ns - before.prefill.token_ns, read_ns / 32, 1);
+  EXPECT_DOUBLE_EQ(after.prefill.drive_bytes, 1152);
+  // Rows that are large for the drive take what it delivers.
+  work.embedding_row_bytes = 64 << 10;
+  EXPECT_DOUBLE_EQ(predict(work, plan, rates(), {}).prefill.drive_ns, 65536 / 6.5);
+  // A drive of which only a rate is said answers at once.
+  SpeedRates said = rates();
+  set_drive_rate(said, 1e9);
+  EXPECT_DOUBLE_EQ(predict(work, plan, said, {}).decode.drive_ns, 65536);
+}
+
 TEST(Predict, AnUnmeasuredTypeIsTakenAsASimilarOneAndARareOneAsTheSlowest) {
   WorkFacts work = moe_work(8);
   const Plan plan = moe_plan(work, 1);

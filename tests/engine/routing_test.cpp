@@ -201,6 +201,38 @@ TEST(Heat, HotExpertsOfAnEarlierRunAreThereWhenTheNextBegins) {
   EXPECT_LT(misses(true), tiny.open().info().expert_bytes.size() * tiny.open().info().n_experts_used);
 }
 
+TEST(Heat, TheForecastIsOfEarlierRunsAndOnlyWhereExpertsStream) {
+  Tiny tiny;
+  tiny.set_budget(40);
+  tiny.options.heat = tiny.dir / "heat.json";
+  const std::vector<TokenId> tokens = some_tokens(100);
+  {
+    Model model = tiny.open();
+    EXPECT_FALSE(model.heat_forecast());
+    Sequence sequence = model.new_sequence();
+    step(model, sequence, tokens);
+    EXPECT_FALSE(model.heat_forecast()) << "of earlier runs";
+    model.save_heat();
+  }
+  Model model = tiny.open();
+  const auto forecast = model.heat_forecast();
+  ASSERT_TRUE(forecast);
+  EXPECT_EQ(forecast->n_tokens, 100);
+  const Plan& plan = model.plan();
+  const double share = static_cast<double>(plan.n_cached_units) / static_cast<double>(plan.n_units);
+  EXPECT_GE(forecast->hit_rate, share);
+  EXPECT_LT(forecast->hit_rate, 1);
+  Sequence sequence = model.new_sequence();
+  step(model, sequence, tokens);
+  EXPECT_EQ(model.heat_forecast()->hit_rate, forecast->hit_rate);
+
+  tiny.options.heat.clear();
+  EXPECT_FALSE(tiny.open().heat_forecast());
+  tiny.options.heat = tiny.dir / "heat.json";
+  tiny.set_budget(100);
+  EXPECT_FALSE(tiny.open().heat_forecast()) << "no expert streams";
+}
+
 TEST(Heat, PreloadingStaysWithinTheSlots) {
   Tiny tiny;
   tiny.set_budget(30);

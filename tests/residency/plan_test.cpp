@@ -169,6 +169,8 @@ TEST(Plan, DenseModelsGiveUpEmbeddingsThenFeedForwardThenAttention) {
     EXPECT_LE(plan.dense_streamed_bytes, last_read + 7 * k_mib) << bytes;
     last_read = std::min(last_read, plan.dense_streamed_bytes);
     EXPECT_EQ(placement.n_ring_slots == 0, plan.dense_streamed_bytes == 0);
+    EXPECT_EQ(plan.embedding_streamed_bytes, placement.embedding_on_drive ? facts.embedding_bytes : 0);
+    EXPECT_EQ(plan.streamed_bytes, plan.dense_streamed_bytes + plan.embedding_streamed_bytes);
     EXPECT_EQ(plan.n_pinned_blocks == plan.n_dense_blocks, plan.dense_streamed_bytes == 0);
     EXPECT_EQ(plan.ring_bytes, placement.n_ring_slots * facts.ring_slot_bytes);
     if (placement.n_ring_slots != 0) {
