@@ -14,9 +14,11 @@ struct alignas(64) GridRows {
   std::uint32_t scale[k_lanes][8];  ///< Two 16-bit scales for 32 elements.
   std::uint32_t d[k_lanes];         ///< f16.
 
-  template <class Points>
-  SLUICE_INLINE void fill(const std::uint8_t* p, std::size_t stride) noexcept {
+  /// Calls before_row(pointer) for each row.
+  template <class Points, class BeforeRow>
+  SLUICE_INLINE void fill(const std::uint8_t* p, std::size_t stride, BeforeRow before_row) noexcept {
     for (int r = 0; r < k_lanes; ++r, p += stride) {
+      before_row(p);
       PointWriter<Points>::put(p, w[r]);
       Points::expand(p, {signs[r], scale[r], d + r});
     }
@@ -66,7 +68,7 @@ struct Grid {
   static SLUICE_INLINE void pack(const std::uint8_t* p, std::size_t stride, KPanel& panel,
                                  Sink sink) noexcept {
     GridRows rows;
-    rows.fill<Points>(p, stride);
+    rows.fill<Points>(p, stride, [](const std::uint8_t*) noexcept {});
     storef(panel.d, rows.block_scales<Points>());
     const Eight scales(transpose32(reinterpret_cast<const std::uint8_t*>(rows.scale[0]), 32));
 #pragma GCC unroll 8

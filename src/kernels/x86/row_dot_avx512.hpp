@@ -544,7 +544,11 @@ struct RowDot<Grid<Points>> {
   static SLUICE_NOINLINE void run(const std::uint8_t* p, std::size_t stride, const XView& x,
                                   float* sums) noexcept {
     GridRows rows;
-    rows.fill<Points>(p, stride);
+    // A line or two is all that a step has in a row.
+    rows.fill<Points>(p, stride, [&x](const std::uint8_t* row) noexcept {
+      __builtin_prefetch(opaque(row + x.ahead));
+      __builtin_prefetch(opaque(row + x.ahead + 64));
+    });
     const Ints q[4] = {load_any(x.q), load_any(x.q + 64), load_any(x.q + 128), load_any(x.q + 192)};
     const __m256i x_sums = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x.sum));
     const auto row_sum = [&](const std::uint8_t* w, int r) noexcept {
@@ -564,7 +568,7 @@ struct RowDot<Grid<Points>> {
       a = dot16(a, products(2), scale_runs<8, 9, 10, 11>(s));
       return dot16(a, products(3), scale_runs<12, 13, 14, 15>(s));
     };
-    const Ints total = one_block(fold_rows(rows.w[0], sizeof rows.w[0], row_sum));
+    const Ints total = one_block(fold_rows<0>(rows.w[0], sizeof rows.w[0], x, row_sum));
     storef(sums, fma(to_float(total), mulf(rows.block_scales<Points>(), broadcast_float(x.d)), loadf(sums)));
   }
 };
