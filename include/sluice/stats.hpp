@@ -46,8 +46,8 @@ struct Stats {
   std::uint64_t scratch_bytes = 0;
   std::uint64_t slot_bytes = 0;
   std::uint64_t ring_bytes = 0;  ///< Of always-used weights that are streamed.
-  /// Pinned attention and feed-forward parts of layers that gave their memory to others and were streamed from
-  /// then on, and those that took it again.
+  /// Pinned attention and feed-forward parts of layers that gave their memory to others and were streamed
+  /// from then on, and those that took it again.
   std::uint64_t n_blocks_released = 0, n_blocks_returned = 0;
   // Weights that computing reads from memory, as they lie in the file, without the KV cache.
   /// What one decoded token needs: every weight of the graph once, of the embedding one row, of each layer's

@@ -60,16 +60,16 @@ void add_memory(Table& table, const Plan& plan, const Stats& stats) {
   table.row("planned", format_bytes(plan.planned_bytes), "of which");
   add_items(table, plan);
   const auto gave_way = [](const char* of, std::uint64_t n_given, std::uint64_t n_back) {
-    return n_given == 0 ? std::string()
-                        : fmt::format("{}gave way to others {} times, came back {} times", of, n_given, n_back);
+    return n_given == 0
+               ? std::string()
+               : fmt::format("{}gave way to others {} times, came back {} times", of, n_given, n_back);
   };
   table.row("pinned weights", format_bytes(stats.pinned_bytes),
             gave_way("blocks ", stats.n_blocks_released, stats.n_blocks_returned));
   table.row("KV cache", format_bytes(stats.kv_bytes), fmt::format("{} tokens", plan.n_ctx));
   table.row("scratch", format_bytes(stats.scratch_bytes),
             fmt::format("passes of {} tokens", plan.prefill_chunk));
-  table.row("slot memory", format_bytes(stats.slot_bytes),
-            gave_way("", stats.n_shrinks, stats.n_grows));
+  table.row("slot memory", format_bytes(stats.slot_bytes), gave_way("", stats.n_shrinks, stats.n_grows));
   if (stats.ring_bytes != 0)
     table.row("ring", format_bytes(stats.ring_bytes), "of weights streamed in every pass");
   add_units(table, plan);

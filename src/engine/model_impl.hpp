@@ -105,8 +105,8 @@ struct Model::Impl {
   /// `n_guesses` of the rows are guesses.
   void run_pass(const LogitsSink& sink, bool is_decode, std::size_t n_guesses);
   void before_layer(std::uint32_t layer_idx);
-  /// Gives slots and blocks back or takes them again, as the memory of the machine allows; looks at most every
-  /// 25 ms. For a streaming model, between two layers, or two products, of which the next uses tensor
+  /// Gives slots and blocks back or takes them again, as the memory of the machine allows; looks at most
+  /// every 25 ms. For a streaming model, between two layers, or two products, of which the next uses tensor
   /// `next_tensor` of the stream.
   void govern(std::uint32_t next_tensor);
   std::optional<residency::PressureFacts> pressure() const;  ///< Nothing when the system tells nothing.

@@ -57,8 +57,7 @@ bool DenseTiers::take_back(std::uint32_t idx) {
   ++n_returning_;
   bytes_ += facts_[idx].bytes;
   ++statistics_.n_returned;
-  for (std::uint32_t i = 0; i < block.n_tensors; ++i)
-    stream_.keep(block.first_tensor + i, block.places[i]);
+  for (std::uint32_t i = 0; i < block.n_tensors; ++i) stream_.keep(block.first_tensor + i, block.places[i]);
   return true;
 }
 

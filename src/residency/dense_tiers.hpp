@@ -19,17 +19,17 @@ struct PlacedBlock {
 };
 
 /// Moves blocks between memory and the ring while a model runs. A pinned block that gives way has its pages
-/// taken and is streamed from then on. One that comes back gets pages again and is streamed once more: its rows
-/// are copied as they pass through the ring, so that coming back costs no read of its own, and a read that
-/// fails is that of a streamed weight, which ends one pass and leaves the block where it was. Used by one
-/// thread, that of the stream.
+/// taken and is streamed from then on. One that comes back gets pages again and is streamed once more: its
+/// rows are copied as they pass through the ring, so that coming back costs no read of its own, and a read
+/// that fails is that of a streamed weight, which ends one pass and leaves the block where it was. Used by
+/// one thread, that of the stream.
 class DenseTiers {
  public:
   struct Statistics {
     std::uint64_t n_released = 0, n_returned = 0;  ///< Blocks that gave memory back, and that took it again.
   };
-  /// Borrows both. `store` has loaded the pinned ones of `blocks`, in this order, as its blocks; the tensors of
-  /// `stream` are those of all blocks.
+  /// Borrows both. `store` has loaded the pinned ones of `blocks`, in this order, as its blocks; the tensors
+  /// of `stream` are those of all blocks.
   DenseTiers(std::span<const PlacedBlock> blocks, WeightStore& store, DenseStream& stream);
 
   /// Memory of blocks, without that of the ring: now, and as planned.

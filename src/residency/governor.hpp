@@ -21,8 +21,8 @@ struct GovernedBytes {
 /// How many bytes of slots and of blocks to hold at most from now on. When less than a low-water mark is free
 /// (1/64 of the limit, at most 256 MiB) they give way until twice the mark is; when more than four times the
 /// mark is, they take back what exceeds three, never more than planned. Between the marks nothing changes, so
-/// that a neighbour who breathes does not make the cache flap. Slots give way first and come back last: a slot
-/// less costs some misses, a block less is read in every pass. Pure.
+/// that a neighbour who breathes does not make the cache flap. Slots give way first and come back last: a
+/// slot less costs some misses, a block less is read in every pass. Pure.
 GovernedBytes governed_bytes(const PressureFacts& facts) noexcept;
 
 /// Whether `bytes` more in slots leave the low-water mark free. Pure.

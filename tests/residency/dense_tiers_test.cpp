@@ -93,9 +93,8 @@ class Tiers : public ::testing::Test {
       for (const DenseStream::Part& part : std::span(parts).first(n_parts)) {
         const gguf::TensorInfo& tensor = *tensors_[part.tensor];
         const std::uint64_t row_bytes = gguf::row_bytes(tensor.type, tensor.dims[0]);
-        ASSERT_EQ(std::memcmp(part.data, in_file(tensor) + part.first_row * row_bytes,
-                              part.n_rows * row_bytes),
-                  0)
+        ASSERT_EQ(
+            std::memcmp(part.data, in_file(tensor) + part.first_row * row_bytes, part.n_rows * row_bytes), 0)
             << tensor.name << " from row " << part.first_row;
         n_bytes += part.n_rows * row_bytes;
       }
@@ -109,7 +108,8 @@ class Tiers : public ::testing::Test {
     stream_->begin_pass();
     for (std::uint32_t layer = 0; layer < k_n_layers; ++layer) {
       const std::uint32_t first = 7 * layer;
-      for (const auto& [next, n] : {std::pair{first, 3u}, {first + 3, 1u}, {first + 4, 2u}, {first + 6, 1u}}) {
+      for (const auto& [next, n] :
+           {std::pair{first, 3u}, {first + 3, 1u}, {first + 4, 2u}, {first + 6, 1u}}) {
         tiers_->settle(next);
         between(next);
         use(next, n);

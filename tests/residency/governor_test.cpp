@@ -21,8 +21,7 @@ TEST(Governor, KeepsThePlanWhileMemoryIsFree) {
 }
 
 TEST(Governor, GivesWayUntilTwiceTheMarkIsFree) {
-  EXPECT_EQ(slots({4 * k_gib, 4 * k_gib, 6400 * k_mib, 60 * k_mib}),
-            4 * k_gib - (200 - 60) * k_mib);
+  EXPECT_EQ(slots({4 * k_gib, 4 * k_gib, 6400 * k_mib, 60 * k_mib}), 4 * k_gib - (200 - 60) * k_mib);
   EXPECT_EQ(slots({4 * k_gib, 4 * k_gib, 6400 * k_mib, 0}), 4 * k_gib - 200 * k_mib);
   EXPECT_EQ(slots({50 * k_mib, 4 * k_gib, 6400 * k_mib, 0}), 0u);
   EXPECT_EQ(slots({4 * k_gib, 4 * k_gib, 1024 * k_gib, 0}), 4 * k_gib - 512 * k_mib)
