@@ -20,17 +20,17 @@ struct TypeWork {
 /// What computing a model takes, by weight type. Follows from the tensors alone; no weight is read for it.
 struct WorkFacts {
   std::uint32_t n_layers = 0;
-  std::uint32_t n_expert_layers = 0;  ///< 0: dense.
-  std::uint32_t n_experts = 0;        ///< Of each of those layers.
-  std::uint32_t n_experts_used = 0;   ///< Of those, per token and layer.
-  std::vector<TypeWork> always;       ///< Weights of all layers that every token uses.
-  std::vector<TypeWork> output;       ///< The output matrix: per decoded token, once per prompt.
-  std::vector<TypeWork> expert;       ///< One expert of every layer together.
-  std::uint64_t unit_bytes = 0;       ///< What is read for one expert, on average over the layers.
-  std::uint64_t part_bytes = 0;       ///< Of that, one matrix: a read, or several when it is larger.
+  std::uint32_t n_expert_layers = 0;      ///< 0: dense.
+  std::uint32_t n_experts = 0;            ///< Of each of those layers.
+  std::uint32_t n_experts_used = 0;       ///< Of those, per token and layer.
+  std::vector<TypeWork> always;           ///< Weights of all layers that every token uses.
+  std::vector<TypeWork> output;           ///< The output matrix: per decoded token, once per prompt.
+  std::vector<TypeWork> expert;           ///< One expert of every layer together.
+  std::uint64_t unit_bytes = 0;           ///< What is read for one expert, on average over the layers.
+  std::uint64_t part_bytes = 0;           ///< Of that, one matrix: a read, or several when it is larger.
   std::uint64_t embedding_row_bytes = 0;  ///< What is read for a token whose embedding is on the drive.
-  std::uint64_t kv_token_bytes = 0;   ///< KV cache of one token, all layers.
-  std::uint64_t kv_products = 0;      ///< Attention's multiply-accumulates per row and token before it.
+  std::uint64_t kv_token_bytes = 0;       ///< KV cache of one token, all layers.
+  std::uint64_t kv_products = 0;          ///< Attention's multiply-accumulates per row and token before it.
 
   /// Bytes of weights that one decoded token uses.
   std::uint64_t bytes_per_token() const noexcept;

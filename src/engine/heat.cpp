@@ -55,7 +55,7 @@ std::uint64_t model_fingerprint(const gguf::ModelFile& file, TensorBytes bytes_o
     for (const std::uint64_t dim : tensor->dims) hash.add(dim);
     if (residency::classify_tensor(tensor->name) != Role::router) continue;
     const std::size_t bytes = std::min(tensor->size_bytes, k_router_bytes);
-    if (const std::byte* data = bytes_of(*tensor, bytes)) hash.add(data, bytes);
+    if (const std::byte* data = bytes_of(*tensor, tensor->size_bytes - bytes, bytes)) hash.add(data, bytes);
   }
   return hash.value();
 }

@@ -14,11 +14,14 @@
 
 namespace sluice::engine {
 
-/// The first `bytes` of a tensor, valid until the next call; null where they are not at hand.
-using TensorBytes = base::FunctionRef<const std::byte*(const gguf::TensorInfo& tensor, std::size_t bytes)>;
+/// So many bytes of a tensor from an offset inside it, valid until the next call; null where they are not at
+/// hand.
+using TensorBytes = base::FunctionRef<const std::byte*(const gguf::TensorInfo& tensor, std::uint64_t offset,
+                                                       std::size_t bytes)>;
 
-/// Hash of what decides which experts a model uses: its tensors' names, types and shapes, and the first rows
-/// of its routers. The same wherever the file lies and however it is split.
+/// Hash of what decides which experts a model uses: its tensors' names, types and shapes, and the ends of its
+/// routers, because synthetic files of one shape differ only in the last part of a router's rows. The same
+/// wherever the file lies and however it is split.
 std::uint64_t model_fingerprint(const gguf::ModelFile& file, TensorBytes bytes_of);
 
 /// Nothing when the counts are of too few tokens, or all experts stay in memory.

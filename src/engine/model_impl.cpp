@@ -192,7 +192,10 @@ std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const 
     });
     if (!impl->cache->is_streaming()) impl->cache->preload();
     impl->heat = Heat(options.heat, parts.file, parts.units,
-                      [&](const gguf::TensorInfo& tensor, std::size_t) { return impl->store->find(tensor); });
+                      [&](const gguf::TensorInfo& tensor, std::uint64_t offset, std::size_t) {
+                        const std::byte* data = impl->store->find(tensor);
+                        return data == nullptr ? nullptr : data + offset;
+                      });
     if (const auto counts = impl->heat.load()) {
       impl->heat.warm(*impl->cache, *counts);
       impl->heat_forecast = forecast(*counts, parts.units, impl->placement);

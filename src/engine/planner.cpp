@@ -71,16 +71,16 @@ residency::MachineFacts facts_of_machine(const PlanRequest& request) {
   return facts;
 }
 
-/// The use counts that earlier runs of a complete model left. Reads a block of each router. What is wrong is a
-/// warning.
+/// The use counts that earlier runs of a complete model left. Reads a block of each router. What is wrong is
+/// a warning.
 std::optional<residency::HeatCounts> counts_of(const engine::Prepared& prepared,
                                                const std::filesystem::path& where) {
   std::error_code error_code;
   if (!std::filesystem::exists(where, error_code)) return std::nullopt;  // Nor would any read be of use.
   std::vector<std::byte> block;
-  const auto read = [&](const gguf::TensorInfo& tensor, std::size_t bytes) {
+  const auto read = [&](const gguf::TensorInfo& tensor, std::uint64_t offset, std::size_t bytes) {
     block.resize(bytes);
-    prepared.shards[tensor.shard_idx]->read(tensor.offset_bytes, block.data(), bytes);
+    prepared.shards[tensor.shard_idx]->read(tensor.offset_bytes + offset, block.data(), bytes);
     return block.data();
   };
   try {

@@ -287,6 +287,26 @@ TEST(Heat, ABadFileIsOneWarningAndNoError) {
   EXPECT_GT(model.stats().n_preloaded, 0u) << "the file of another model was to be replaced";
 }
 
+TEST(Heat, TheEndOfEachRouterDecides) {
+  const test::TempDir dir;
+  const gguf::ModelFile file = engine::parse_header(test::write_tiny_model(dir.path(), {}), nullptr);
+  std::string asked;
+  const auto fingerprint = [&](const std::string& changed) {
+    std::vector<std::byte> data;
+    return engine::model_fingerprint(
+        file, [&](const gguf::TensorInfo& tensor, std::uint64_t offset, std::size_t bytes) {
+          EXPECT_EQ(offset + bytes, tensor.size_bytes);
+          data.assign(bytes, std::byte{7});
+          if (tensor.name == changed) data.back() = std::byte{8};
+          asked = tensor.name;
+          return data.data();
+        });
+  };
+  const std::uint64_t one = fingerprint("");
+  EXPECT_EQ(fingerprint(""), one);
+  EXPECT_NE(fingerprint(asked), one);
+}
+
 TEST(Heat, ModelsThatRouteDifferentlyHaveDifferentFingerprints) {
   const auto name_of = [](std::uint32_t seed) {
     test::TinyModel tiny;
