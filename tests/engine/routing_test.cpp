@@ -291,7 +291,7 @@ TEST(Heat, TheEndOfEachRouterDecides) {
   const test::TempDir dir;
   const gguf::ModelFile file = engine::parse_header(test::write_tiny_model(dir.path(), {}), nullptr);
   std::string asked;
-  const auto fingerprint = [&](const std::string& changed) {
+  const auto fingerprint = [&](std::string changed) {
     std::vector<std::byte> data;
     return engine::model_fingerprint(
         file, [&](const gguf::TensorInfo& tensor, std::uint64_t offset, std::size_t bytes) {
