@@ -221,6 +221,7 @@ SLUICE_INLINE Ints signed_scale(Ints v) noexcept {
 }
 
 constexpr bool k_row_dot = true;  ///< fused_dot.hpp serves one activation row.
+constexpr bool k_row_dot_asks = false;
 /// acc + the dot product of the 4 bytes of each lane.
 SLUICE_INLINE Ints dot4(Ints acc, Ints w, Ints x) noexcept {
   return vdotq_s32(acc, vreinterpretq_s8_s32(w), vreinterpretq_s8_s32(x));

@@ -127,7 +127,7 @@ SLUICE_NOINLINE void gemm_rows(const Task& task, std::size_t n_rows, std::size_t
   const std::size_t used_row_bytes = task.n_cols / Step::k_block_elements * Step::k_block_bytes;
   const bool by_rows = k_row_dot && P == 1 && task.n_x == 1;
   // The rows of a panel that is not full are copied, so the distance would be that from the copy.
-  const bool asks_between_rows = by_rows && n_rows == k_lanes;
+  const bool asks_between_rows = k_row_dot_asks && by_rows && n_rows == k_lanes;
   for (std::size_t column = 0; column < task.n_cols; column += k_step_elements) {
     const std::size_t rest = task.n_cols - column;
     const std::size_t n_blocks = (rest < k_step_elements ? rest : k_step_elements) / Step::k_block_elements;

@@ -221,6 +221,7 @@ SLUICE_INLINE Ints signed_scale(Ints v) noexcept {
 }
 
 constexpr bool k_row_dot = false;  ///< One activation row takes the way of many.
+constexpr bool k_row_dot_asks = false;
 /// acc + a.lo * b.lo + a.hi * b.hi of the 16-bit halves of each lane.
 SLUICE_INLINE Ints dot16(Ints acc, Ints a, Ints b) noexcept {
   return add32(acc, _mm256_madd_epi16(a, b));

@@ -268,6 +268,7 @@ SLUICE_INLINE Ints signed_scale(Ints v) noexcept {
 }
 
 constexpr bool k_row_dot = true;  ///< row_dot_avx512.hpp serves one activation row.
+constexpr bool k_row_dot_asks = true;  ///< row_dot_avx512.hpp asks for the weights of later steps itself.
 /// acc + the dot product of the 4 bytes of each lane, unsigned times signed.
 SLUICE_INLINE Ints dot4(Ints acc, Ints w, Ints x) noexcept {
   return _mm512_dpbusd_epi32(acc, w, x);
