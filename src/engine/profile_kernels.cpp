@@ -25,6 +25,8 @@ constexpr std::array k_types = {TensorType::q4_k,    TensorType::q5_k,   TensorT
 constexpr std::array<std::uint32_t, 2> k_row_counts = {1, 64};
 /// A matrix of this size has 144 KiB in Q4_K and 512 KiB in F16.
 constexpr std::size_t k_n_in = 2048, k_n_out = 128;
+/// The best round counts: what another user of the machine takes away comes and goes within seconds.
+constexpr int k_n_rounds = 3;
 constexpr std::uint64_t k_seed = 1;
 constexpr std::size_t k_cache_line_bytes = 64;
 
@@ -83,20 +85,25 @@ double products_per_second(base::ThreadPool& pool, const kernels::GemmKernel& ke
 
 std::vector<KernelRate> measure_kernels(base::ThreadPool& pool, platform::Isa isa, double seconds,
                                         const std::atomic<bool>* cancel) {
-  const auto duration_ns =
-      static_cast<std::uint64_t>(seconds * 1e9 / static_cast<double>(k_types.size() * k_row_counts.size()));
+  const auto duration_ns = static_cast<std::uint64_t>(
+      seconds * 1e9 / static_cast<double>(k_types.size() * k_row_counts.size() * k_n_rounds));
   std::vector<KernelRate> rates;
-  for (const TensorType type : k_types) {
-    const kernels::GemmKernel kernel = kernels::find_gemm(type, isa);
-    SLUICE_CHECK(kernel.gemm != nullptr);
-    const BlockPool weights(type, /*std_dev=*/1.0f, k_seed);
-    const gguf::TypeTraits& traits = gguf::type_traits(type);
-    const std::size_t row_bytes = k_n_in / traits.block_elements * traits.block_bytes;
-    SLUICE_CHECK(row_bytes * k_n_out <= weights.bytes().size());
-    for (const std::uint32_t n_rows : k_row_counts) {
-      if (cancel != nullptr && cancel->load()) return rates;
-      rates.push_back(
-          {traits.name, n_rows, products_per_second(pool, kernel, weights, row_bytes, n_rows, duration_ns)});
+  for (int round = 0; round < k_n_rounds; ++round) {
+    std::size_t next = 0;
+    for (const TensorType type : k_types) {
+      const kernels::GemmKernel kernel = kernels::find_gemm(type, isa);
+      SLUICE_CHECK(kernel.gemm != nullptr);
+      const BlockPool weights(type, /*std_dev=*/1.0f, k_seed);
+      const gguf::TypeTraits& traits = gguf::type_traits(type);
+      const std::size_t row_bytes = k_n_in / traits.block_elements * traits.block_bytes;
+      SLUICE_CHECK(row_bytes * k_n_out <= weights.bytes().size());
+      for (const std::uint32_t n_rows : k_row_counts) {
+        if (cancel != nullptr && cancel->load()) return rates;
+        const double rate = products_per_second(pool, kernel, weights, row_bytes, n_rows, duration_ns);
+        if (round == 0) rates.push_back({traits.name, n_rows, 0});
+        rates[next].products_per_second = std::max(rates[next].products_per_second, rate);
+        ++next;
+      }
     }
   }
   return rates;

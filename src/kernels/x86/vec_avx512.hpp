@@ -267,7 +267,7 @@ SLUICE_INLINE Ints signed_scale(Ints v) noexcept {
   return _mm512_srai_epi32((pick<-1, -1, -1, B>(v)), 24);  // A macro without optimization.
 }
 
-constexpr bool k_row_dot = true;  ///< row_dot_avx512.hpp serves one activation row.
+constexpr bool k_row_dot = true;       ///< row_dot_avx512.hpp serves one activation row.
 constexpr bool k_row_dot_asks = true;  ///< row_dot_avx512.hpp asks for the weights of later steps itself.
 /// acc + the dot product of the 4 bytes of each lane, unsigned times signed.
 SLUICE_INLINE Ints dot4(Ints acc, Ints w, Ints x) noexcept {
