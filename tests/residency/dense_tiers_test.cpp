@@ -55,6 +55,8 @@ class Tiers : public ::testing::Test {
         storage::make_fault_backend(storage::make_pread_backend(4, 2), faults), options);
   }
   void open(std::uint32_t n_slots, const storage::FaultPlan& faults = {}) {
+    tiers_.reset();
+    stream_.reset();  // Its reads in flight use the store's files, so it goes before the store.
     std::vector<std::unique_ptr<storage::File>> files;
     files.push_back(storage::File::open(path_.string(), true));
     store_ = std::make_unique<WeightStore>(std::move(files), queue({}, 64));
