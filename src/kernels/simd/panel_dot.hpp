@@ -30,6 +30,8 @@ struct XView {
   const std::uint8_t* sum;
   std::size_t row_bytes;
   std::size_t ahead = 0;  ///< How far behind a weight lies the one that RowDot asks for meanwhile.
+  /// Address of what RowDot also asks for, in the order of memory: this step's share of the next tile; or 0.
+  std::uintptr_t next_tile = 0;
 };
 
 SLUICE_INLINE Floats broadcast_float(const std::uint8_t* p) noexcept {

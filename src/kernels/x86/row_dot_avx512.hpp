@@ -38,17 +38,36 @@ SLUICE_INLINE void prefetch4(const std::uint8_t* p, std::size_t stride, std::siz
 /// beginning comes that much earlier, which gains more than asking for it twice costs.
 constexpr int k_step_ahead_bytes = 256;
 
+/// The same beside x.next_tile: the line that a block reaches into last is then not left to the next step.
+constexpr int k_tile_ahead_bytes = 320;
+
+/// Asks for the j-th quarter of BlockBytes of each of 16 rows, at next_tile.
+template <int BlockBytes>
+SLUICE_INLINE void prefetch_quarter(std::uintptr_t next_tile, int j) noexcept {
+  constexpr int n_lines = (4 * BlockBytes + 63) / 64;
+  const auto* p = reinterpret_cast<const std::uint8_t*>(opaque(next_tile + j * (n_lines * 64)));
+#pragma GCC unroll 16
+  for (int i = 0; i < n_lines; ++i) __builtin_prefetch(p + 64 * i);
+}
+
 /// Calls row(pointer, index) for the 16 rows of a tile; part k of v0..v3 then holds the folded part k of rows
 /// 0..3, 4..7, 8..11 and 12..15. AheadBytes of each row are asked for at x.ahead bytes behind p, four rows at
-/// a time: in one go, what fits no fill buffer would hold up the arithmetic.
-template <int AheadBytes, class Row>
+/// a time: in one go, what fits no fill buffer would hold up the arithmetic. TileBlockBytes: those of a row's
+/// block, for formats that ask for x.next_tile.
+template <int AheadBytes, int TileBlockBytes = 0, class Row>
 SLUICE_INLINE Quad fold_rows(const std::uint8_t* p, std::size_t stride, const XView& x, Row row) noexcept {
   const std::size_t stride3 = opaque(3 * stride);
   Ints v[4];
 #pragma GCC unroll 4
   for (int j = 0; j < 4; ++j) {
     const std::uint8_t* at = opaque(p + 4 * j * stride);
-    prefetch4<AheadBytes>(opaque(at + x.ahead), stride, stride3);
+    const std::uint8_t* later = opaque(at + x.ahead);
+    if (TileBlockBytes != 0 && x.next_tile != 0) {
+      prefetch_quarter<TileBlockBytes>(x.next_tile, j);
+      prefetch4<k_tile_ahead_bytes>(later, stride, stride3);
+    } else {
+      prefetch4<AheadBytes>(later, stride, stride3);
+    }
     const Ints a = row(at, 4 * j), b = row(at + stride, 4 * j + 1);
     const Ints c = row(at + 2 * stride, 4 * j + 2), d = row(at + stride3, 4 * j + 3);
     v[j] = fold4(a, b, c, d);
@@ -205,8 +224,8 @@ struct Q6KRowDot {
     const Ints mask = set8(0x0F), top = set8(0x30);
     const Ints q[4] = {load_any(x.q), load_any(x.q + 64), load_any(x.q + 128), load_any(x.q + 192)};
     const __m256i x_sums = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x.sum));
-    const Ints total =
-        one_block(fold_rows<k_step_ahead_bytes>(p, stride, x, [&](const std::uint8_t* row, int r) noexcept {
+    const Ints total = one_block(fold_rows<k_step_ahead_bytes, Q6K::k_block_bytes>(
+        p, stride, x, [&](const std::uint8_t* row, int r) noexcept {
           d[r] = load_u16(row + 208);
           const __m256i s =
               _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 192)));
