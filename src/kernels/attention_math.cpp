@@ -18,21 +18,30 @@ namespace {
 using Floats = hn::ScalableTag<float>;
 using Vector = hn::Vec<Floats>;
 
-void widen(const std::uint16_t* src, std::size_t src_stride, std::size_t n_rows, std::size_t n, float* dst,
+void widen(const std::uint16_t* src, std::size_t n_rows, std::size_t n, float* dst,
            std::size_t dst_stride) noexcept {
-  const std::size_t block = n_rows * src_stride;
-  for (std::size_t row = 0; row < n_rows; ++row, src += src_stride, dst += dst_stride) {
-    // The next call most likely wants the next rows. An address that does not exist is not an error.
-    for (std::size_t i = 0; i < n; i += 32) __builtin_prefetch(src + block + i);
+  if (n == dst_stride) {  // One run of whole vectors.
+    n *= n_rows;
+    dst_stride = n;
+    n_rows = 1;
+  }
+  for (std::size_t row = 0; row < n_rows; ++row, src += n, dst += dst_stride) {
     std::size_t i = 0;
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
     const Floats d;
     const hn::Rebind<hwy::float16_t, Floats> half;
     const hn::Rebind<std::uint16_t, Floats> bits;
     const std::size_t lanes = hn::Lanes(d);
-    for (; i + lanes <= n; i += lanes) {
-      hn::Store(hn::PromoteTo(d, hn::BitCast(half, hn::LoadU(bits, src + i))), d, dst + i);
+    const auto convert = [&](std::size_t at) {
+      hn::Store(hn::PromoteTo(d, hn::BitCast(half, hn::LoadU(bits, src + at))), d, dst + at);
+    };
+    for (; i + 4 * lanes <= n; i += 4 * lanes) {
+      convert(i);
+      convert(i + lanes);
+      convert(i + 2 * lanes);
+      convert(i + 3 * lanes);
     }
+    for (; i + lanes <= n; i += lanes) convert(i);
 #endif
     for (; i < n; ++i) dst[i] = f16_to_f32(src[i]);
     for (; i < dst_stride; ++i) dst[i] = 0.0f;

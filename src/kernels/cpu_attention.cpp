@@ -14,6 +14,8 @@ constexpr float k_nothing = -std::numeric_limits<float>::infinity();
 constexpr double k_kv_bytes_per_ns = 8;
 constexpr double k_products_per_ns = 40;
 constexpr double k_convert_ns = 0.2;
+// Query heads between two looks ahead.
+constexpr std::uint32_t k_heads_at_once = 4;
 
 static_assert(k_segment % KvShape::page_tokens == 0 && KvShape::page_tokens % k_key_block == 0);
 
@@ -129,33 +131,70 @@ void pack_queries(const Pass& pass, const Unit& unit, float* queries) noexcept {
   }
 }
 
+/// Bytes that will be read next, asked for a little at a time between the steps of the arithmetic: all at
+/// once they would only make it wait.
+class Ahead {
+ public:
+  Ahead(const std::uint16_t* from, std::size_t n_elements, std::size_t n_steps) noexcept
+      : at_(reinterpret_cast<std::uintptr_t>(from)),
+        n_lines_(from == nullptr ? 0 : (n_elements * sizeof *from + k_line - 1) / k_line),
+        n_per_step_((n_lines_ + n_steps - 1) / std::max<std::size_t>(n_steps, 1)) {}
+  void ask() noexcept {
+    for (std::size_t i = 0; i < n_per_step_ && n_lines_ != 0; ++i, --n_lines_, at_ += k_line)
+      __builtin_prefetch(reinterpret_cast<const void*>(at_));
+  }
+
+ private:
+  static constexpr std::size_t k_line = 64;
+  std::uintptr_t at_;
+  std::size_t n_lines_, n_per_step_;
+};
+
+/// `goes_on`: the next segment is most likely this thread's next.
 template <typename Pass>
 void attend_segment(const AttentionMath& math, const Pass& pass, const Unit& unit, std::size_t segment,
-                    const float* queries, float* scores, float* key_space, float* value_space,
+                    bool goes_on, const float* queries, float* scores, float* key_space, float* value_space,
                     const Partial& result) noexcept {
   const KvShape& shape = pass.shape;
   const std::size_t start = segment * k_segment;
   const Range all = within(all_visible(pass, unit), segment);
   const std::size_t head_start = std::size_t{unit.kv_head} * KvShape::page_tokens;
   std::byte* const* pages = pass.rows[unit.first_row].pages;
-  const auto layer_of = [&](std::size_t position) {
-    return pages[position / KvShape::page_tokens] + pass.layer * shape.layer_bytes();
+  const auto rows_at = [&](std::size_t position, std::size_t first_byte, std::size_t dim) {
+    const std::byte* layer = pages[position / KvShape::page_tokens] + pass.layer * shape.layer_bytes();
+    return reinterpret_cast<const std::uint16_t*>(layer + first_byte) +
+           (head_start + position % KvShape::page_tokens) * dim;
+  };
+  const auto keys_at = [&](std::size_t position) { return rows_at(position, 0, shape.k_head_dim); };
+  const auto values_at = [&](std::size_t position) {
+    return rows_at(position, shape.k_bytes(), shape.v_head_dim);
   };
   const auto range_of = [&](std::uint32_t row) {
     return within(visible(pass.rows[unit.first_row + row], pass.params.window), segment);
   };
+  // A power of two of at most half a page, so that a block stays within its page.
+  std::size_t step = KvShape::page_tokens / 2;
+  while (step * pass.v_stride > k_value_floats) step /= 2;
+  const std::size_t first_key = all.begin / k_key_block * k_key_block;
+  const std::size_t key_elements = k_key_block * std::size_t{shape.k_head_dim};
+  const std::size_t value_elements = step * std::size_t{shape.v_head_dim};
 
-  for (std::size_t block = all.begin / k_key_block * k_key_block; block < all.end; block += k_key_block) {
-    const auto* keys = reinterpret_cast<const std::uint16_t*>(layer_of(block)) +
-                       (head_start + block % KvShape::page_tokens) * shape.k_head_dim;
+  for (std::size_t block = first_key; block < all.end; block += k_key_block) {
+    const bool is_last = block + k_key_block >= all.end;
+    Ahead ahead(is_last ? values_at(all.begin) : keys_at(block + k_key_block),
+                is_last ? value_elements : key_elements,
+                std::size_t{unit.n_rows} * ((unit.n_heads + k_heads_at_once - 1) / k_heads_at_once));
     // Keys after the last visible one may never have been written; what they give is masked.
-    math.widen(keys, shape.k_head_dim, k_key_block, shape.k_head_dim, key_space, pass.k_stride);
+    math.widen(keys_at(block), k_key_block, shape.k_head_dim, key_space, pass.k_stride);
     for (std::uint32_t row = 0; row < unit.n_rows; ++row) {
       const Range own = range_of(row);
       if (own.empty() || own.begin >= block + k_key_block || own.end <= block) continue;
-      const std::size_t query = std::size_t{row} * unit.n_heads;
-      math.score(key_space, queries + query * pass.k_stride, unit.n_heads, pass.k_stride,
-                 scores + query * k_segment + (block - start));
+      for (std::uint32_t head = 0; head < unit.n_heads; head += k_heads_at_once) {
+        const std::size_t query = std::size_t{row} * unit.n_heads + head;
+        ahead.ask();
+        math.score(key_space, queries + query * pass.k_stride, std::min(k_heads_at_once, unit.n_heads - head),
+                   pass.k_stride, scores + query * k_segment + (block - start));
+      }
     }
   }
 
@@ -172,20 +211,20 @@ void attend_segment(const AttentionMath& math, const Pass& pass, const Unit& uni
     }
   }
 
-  // A power of two of at most half a page, so that a block stays within its page.
-  std::size_t step = KvShape::page_tokens / 2;
-  while (step * pass.v_stride > k_value_floats) step /= 2;
   for (std::size_t block = all.begin / step * step; block < all.end; block += step) {
     const std::size_t begin = std::max(block, all.begin), end = std::min(block + step, all.end);
-    const auto* values = reinterpret_cast<const std::uint16_t*>(layer_of(begin) + shape.k_bytes()) +
-                         (head_start + begin % KvShape::page_tokens) * shape.v_head_dim;
-    math.widen(values, shape.v_head_dim, end - begin, shape.v_head_dim, value_space, pass.v_stride);
+    Ahead ahead(block + step < all.end ? values_at(block + step)
+                : goes_on              ? keys_at(start + k_segment)
+                                       : nullptr,
+                block + step < all.end ? value_elements : key_elements, unit.n_queries());
+    math.widen(values_at(begin), end - begin, shape.v_head_dim, value_space, pass.v_stride);
     for (std::uint32_t row = 0; row < unit.n_rows; ++row) {
       const Range own = range_of(row);
       const std::size_t first = std::max(begin, own.begin), last = std::min(end, own.end);
       if (first >= last) continue;
       for (std::uint32_t head = 0; head < unit.n_heads; ++head) {
         const std::size_t query = std::size_t{row} * unit.n_heads + head;
+        ahead.ask();
         if (result.maxima[query] == k_nothing) continue;
         math.accumulate(scores + query * k_segment + (first - start), last - first,
                         value_space + (first - begin) * pass.v_stride, pass.v_stride,
@@ -246,8 +285,10 @@ void CpuOps::attend_tile(const AttentionPass& pass, std::size_t index, int threa
   start_merge(pass, unit, maxima, sums);
   const Range all = all_visible(pass, unit);
   for (std::size_t segment = all.begin / k_segment; segment * k_segment < all.end; ++segment) {
-    attend_segment(attention_math_, pass, unit, segment, queries, of_thread(thread, layout_.thread.scores),
-                   of_thread(thread, layout_.thread.keys), of_thread(thread, layout_.thread.values), part);
+    const bool goes_on = (segment + 1) * k_segment < all.end;
+    attend_segment(attention_math_, pass, unit, segment, goes_on, queries,
+                   of_thread(thread, layout_.thread.scores), of_thread(thread, layout_.thread.keys),
+                   of_thread(thread, layout_.thread.values), part);
     merge_segment(attention_math_, pass, unit, part, maxima, sums);
   }
   finish_merge(math_, pass, unit, sums);
@@ -286,7 +327,10 @@ void CpuOps::attend_in_waves(const AttentionPass& pass, double total_ns) {
       const Unit unit = unit_of(pass, index);
       float* queries = of_thread(thread, layout_.thread.queries);
       pack_queries(pass, unit, queries);
-      attend_segment(attention_math_, pass, unit, wave + place, queries,
+      // Neighbouring items are mostly one thread's.
+      const bool goes_on =
+          place + 1 < n_segments && (wave + place + 1) * k_segment < all_visible(pass, unit).end;
+      attend_segment(attention_math_, pass, unit, wave + place, goes_on, queries,
                      of_thread(thread, layout_.thread.scores), of_thread(thread, layout_.thread.keys),
                      of_thread(thread, layout_.thread.values), partial_of(index, place));
     });

@@ -43,10 +43,10 @@ constexpr std::size_t k_segment = 256;
 
 /// The inner loops of attention, same promises as VectorMath.
 struct AttentionMath {
-  /// dst[r][0 .. dst_stride) = the n f16 of row r, then zeros. Rows of src are src_stride elements apart; dst
-  /// rows are 64-byte aligned and dst_stride is a multiple of 16.
-  void (*widen)(const std::uint16_t* src, std::size_t src_stride, std::size_t n_rows, std::size_t n,
-                float* dst, std::size_t dst_stride) noexcept;
+  /// dst[r][0 .. dst_stride) = the n f16 of row r, then zeros. Rows of src follow each other; dst rows are
+  /// 64-byte aligned and dst_stride is a multiple of 16.
+  void (*widen)(const std::uint16_t* src, std::size_t n_rows, std::size_t n, float* dst,
+                std::size_t dst_stride) noexcept;
   /// scores[q * k_segment + k] = dot(queries[q], keys[k]) for k_key_block keys; both padded with zeros to
   /// `stride` floats, 64-byte aligned.
   void (*score)(const float* keys, const float* queries, std::size_t n_queries, std::size_t stride,

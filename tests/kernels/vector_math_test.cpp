@@ -100,7 +100,7 @@ TEST_P(VectorMathTest, WidensEveryHalfExactly) {
   std::vector<std::uint16_t> halves(65536);
   for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i);
   const Matrix wide(1, 65536);
-  attention.widen(halves.data(), 0, 1, halves.size(), wide.at(0), halves.size());
+  attention.widen(halves.data(), 1, halves.size(), wide.at(0), halves.size());
   for (std::uint32_t i = 0; i < halves.size(); ++i) {
     const float expected = f16_to_f32(halves[i]);
     if (std::isnan(expected)) {
