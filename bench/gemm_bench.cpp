@@ -1,5 +1,9 @@
-// Speed of the GEMM kernels, one thread: every weight type on every instruction set of this machine.
+// Speed of the GEMM kernels, one thread but for share/: every weight type on every instruction set of this
+// machine.
 //   dram/<type>/<isa>        one activation row, weights from memory: GB/s of weight bytes
+//   share/<type>/<isa>       the same, all threads, slices taking turns with plain reading of the same
+//   memory: their
+//                            rates and the median of the kernel's over the read's, steady where memory is not
 //   cache/<type>/<isa>       one activation row, weights from the L2 cache: GB/s of weight bytes
 //   batch/<type>/<isa>/<n>   n activation rows: multiply-adds per second (GMAC/s)
 //   quantize/<format>/<isa>  activation quantization: GB/s of f32
@@ -9,6 +13,7 @@
 #include <benchmark/benchmark.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -19,9 +24,12 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.hpp"
+#include "base/thread_pool.hpp"
 #include "gguf/types.hpp"
 #include "kernels/gemm.hpp"
 #include "platform/cpu_features.hpp"
+#include "platform/stream_read.hpp"
 #include "support/random_blocks.hpp"
 
 namespace {
@@ -85,6 +93,53 @@ void run_gemm(benchmark::State& state, TensorType type, Isa isa, std::size_t wei
   state.counters["GMAC/s"] = rate(1e-9 * static_cast<double>(n_rows * n_cols * n_x));
 }
 
+void run_share(benchmark::State& state, TensorType type, Isa isa) {
+  constexpr std::size_t n_slices = 32, slice_bytes = 24u << 20, chunk_bytes = 72u << 10;
+  const GemmKernel kernel = kernels::find_gemm(type, isa);
+  const std::size_t row_bytes = gguf::row_bytes(type, n_cols);
+  const std::size_t chunk_rows = std::max<std::size_t>(chunk_bytes / row_bytes / 16, 1) * 16;
+  const std::size_t n_chunks = slice_bytes / (chunk_rows * row_bytes), slice_rows = n_chunks * chunk_rows;
+  const Region w = weights(type, n_slices * slice_rows);
+  const Region x = allocate(kernels::activation_layout(kernel.activation, n_cols).row_bytes);
+  const std::vector<float> values = test::random_floats(n_cols, 2);
+  std::vector<float> y(slice_rows);
+  if (!w || !x) return state.SkipWithError("no memory");
+  kernel.quantize(values.data(), n_cols, x.get());
+  base::ThreadPool pool(static_cast<int>(platform::n_usable_cpus()));
+  const std::size_t x_row_bytes = kernels::activation_layout(kernel.activation, n_cols).row_bytes;
+  std::vector<double> kernel_ns, read_ns, shares;
+  std::size_t slice = 0;
+  const auto timed = [&](bool reads) {
+    const std::byte* from = w.get() + slice++ * 7 % n_slices * slice_rows * row_bytes;
+    const std::uint64_t begin = base::now_ns();
+    pool.run(n_chunks, [&](std::size_t chunk, int) {
+      const std::byte* rows = from + chunk * chunk_rows * row_bytes;
+      if (reads) {
+        benchmark::DoNotOptimize(platform::sum_words(
+            {reinterpret_cast<const std::uint64_t*>(rows), chunk_rows * row_bytes / sizeof(std::uint64_t)}));
+      } else {
+        kernel.gemm(rows, row_bytes, chunk_rows, x.get(), x_row_bytes, 1, n_cols,
+                    y.data() + chunk * chunk_rows, slice_rows);
+      }
+    });
+    (reads ? read_ns : kernel_ns).push_back(static_cast<double>(base::now_ns() - begin));
+  };
+  for (auto _ : state) {
+    const bool reads_first = slice / 2 % 2 == 0;
+    timed(reads_first);
+    timed(!reads_first);
+    shares.push_back(read_ns.back() / kernel_ns.back());
+  }
+  const auto median = [](std::vector<double>& of) {
+    std::nth_element(of.begin(), of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2), of.end());
+    return of[of.size() / 2];
+  };
+  const auto bytes = static_cast<double>(slice_rows * row_bytes);
+  state.counters["GB/s"] = bytes / median(kernel_ns);
+  state.counters["read GB/s"] = bytes / median(read_ns);
+  state.counters["share"] = median(shares);
+}
+
 void run_quantize(benchmark::State& state, TensorType type, Isa isa) {
   const GemmKernel kernel = kernels::find_gemm(type, isa);
   const std::vector<float> values = test::random_floats(n_cols, 2);
@@ -107,6 +162,12 @@ void register_type(TensorType type, Isa isa) {
   };
   // The scalar reference is a check, not a path for speed: a small share shows its rate.
   if (isa != Isa::scalar) add("dram/" + name, k_dram_bytes, 1);
+  if (isa != Isa::scalar) {
+    benchmark::RegisterBenchmark(("share/" + name).c_str(),
+                                 [=](benchmark::State& state) { run_share(state, type, isa); })
+        ->Unit(benchmark::kMicrosecond)
+        ->Iterations(400);
+  }
   add("cache/" + name, k_cache_bytes, 1);
   for (const std::size_t n_x : {2, 8, 64})
     add("batch/" + name + "/" + std::to_string(n_x), k_cache_bytes, n_x);

@@ -13,18 +13,18 @@ namespace sluice {
 namespace {
 
 /// How far reading memory and multiplying hide each other in decoding: (m^p + c^p)^(1/p), where 1 is not at
-/// all and infinity fully. The products alone, in a loop over 256 MiB, reach 75 to 85 % of the rate of plain
-/// reading with c/m near 0.7, which is p from 1.5 to 2.
-constexpr double k_decode_overlap = 1.75;
+/// all and infinity fully. The products alone, taking turns with plain reading, reach 87 to 103 % of its rate
+/// with c/m from 0.4 to 0.5, which is p from 2 upwards.
+constexpr double k_decode_overlap = 2.5;
 /// What lies between products (norms, rotation, routing, quantizing activations): about 8 % of decoding the
 /// 48-layer model, of which the part that grows with the weights is taken as 5 % ...
 constexpr double k_between_products = 1.05;
 /// ... and the rest as waking threads and small operations of a layer.
 constexpr double k_layer_ns = 20'000;
 /// Attention reaches this share of the rate of F16 products with as many rows: decoding after 4,096 and 8,192
-/// tokens takes the 8-layer model 4.6 and 10.7 ms more than in an empty context, 58 and 50 products per ns
-/// where F16 with one row reaches 80; prefill behind 4,096 tokens 120 where F16 with 64 rows reaches 150.
-constexpr double k_attention_share = 0.7;
+/// tokens takes the 8-layer model 4.4 and 8.6 ms more than in an empty context, 61 and 63 products per ns
+/// where F16 with one row reaches 88; prefill behind 4,096 tokens 120 where F16 with 64 rows reaches 150.
+constexpr double k_attention_share = 0.75;
 /// Prefill reaches this share of the rate that kernels have in a loop of their own. Llama-3-8B's shape (all
 /// weights used by every row): cut to 8 layers 220 to 243 tok/s where the kernels alone would give 270;
 /// whole, 57 to 60 where they would give 78.
@@ -88,7 +88,7 @@ double on_curve(const CurvePoint& point, Routing routing) noexcept {
 // -----------------------------------------------------------------------------------------------------
 
 /// Types that are not measured, and the one that is most like them in what unpacking takes.
-constexpr std::array<std::array<std::string_view, 2>, 16> k_similar_types{{{"F32", "F16"},
+constexpr std::array<std::array<std::string_view, 2>, 14> k_similar_types{{{"F32", "F16"},
                                                                            {"BF16", "F16"},
                                                                            {"Q4_1", "Q4_0"},
                                                                            {"Q5_0", "Q5_K"},
@@ -97,12 +97,10 @@ constexpr std::array<std::array<std::string_view, 2>, 16> k_similar_types{{{"F32
                                                                            {"Q3_K", "Q6_K"},
                                                                            {"IQ4_NL", "IQ4_XS"},
                                                                            {"NVFP4", "MXFP4"},
-                                                                           {"IQ1_S", "IQ2_XXS"},
-                                                                           {"IQ1_M", "IQ2_XXS"},
+                                                                           {"IQ1_M", "IQ1_S"},
                                                                            {"IQ2_XS", "IQ2_XXS"},
                                                                            {"IQ2_S", "IQ2_XXS"},
                                                                            {"IQ3_S", "IQ3_XXS"},
-                                                                           {"TQ1_0", "IQ2_XXS"},
                                                                            {"TQ2_0", "Q4_K"}}};
 
 /// Products per nanosecond of one type, as the time per product with n rows: unpacking, shared by the rows,

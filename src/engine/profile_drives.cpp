@@ -25,6 +25,8 @@ constexpr std::array<std::uint32_t, 5> k_depths = {1, 4, 8, 16, 32};
 constexpr std::size_t k_queue_depth = 32;
 /// pread keeps only as many reads in flight as it has threads.
 constexpr int k_pread_threads = 32;
+/// Beyond caches, as the weights of a model that streams.
+constexpr std::uint64_t k_buffer_bytes = 512 * base::k_mib;
 /// Less than this on the drive: the rest is holes or compressed, which no drive delivers.
 constexpr double k_min_allocated_share = 0.9;
 constexpr std::size_t k_max_folder_entries = 100000;
@@ -129,6 +131,7 @@ void measure_drive(DriveProfile& drive, double seconds, const std::atomic<bool>*
   probe.block_bytes = k_blocks;
   probe.depths = k_depths;
   probe.seconds = seconds;
+  probe.buffer_bytes = std::min(k_buffer_bytes, machine_facts().default_budget_bytes / 4);
   // Other places every time: a drive may remember those it read a minute ago.
   probe.seed = static_cast<std::uint64_t>(std::time(nullptr));
   probe.cancel = cancel;

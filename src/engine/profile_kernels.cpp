@@ -19,9 +19,10 @@ namespace {
 
 using gguf::TensorType;
 
-constexpr std::array k_types = {TensorType::q4_k,    TensorType::q5_k,   TensorType::q6_k,  TensorType::q8_0,
-                                TensorType::q4_0,    TensorType::iq4_xs, TensorType::mxfp4, TensorType::f16,
-                                TensorType::iq2_xxs, TensorType::iq3_xxs};
+constexpr std::array k_types = {TensorType::q4_k,    TensorType::q5_k,  TensorType::q6_k,
+                                TensorType::q8_0,    TensorType::q4_0,  TensorType::iq4_xs,
+                                TensorType::mxfp4,   TensorType::f16,   TensorType::iq2_xxs,
+                                TensorType::iq3_xxs, TensorType::iq1_s, TensorType::tq1_0};
 constexpr std::array<std::uint32_t, 2> k_row_counts = {1, 64};
 /// A matrix of this size has 144 KiB in Q4_K and 512 KiB in F16.
 constexpr std::size_t k_n_in = 2048, k_n_out = 128;

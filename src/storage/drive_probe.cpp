@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <deque>
 
 #include "base/check.hpp"
 #include "base/checked.hpp"
@@ -45,7 +46,8 @@ class Probe {
         backend_(backend),
         options_(options),
         random_(options.seed),
-        region_(platform::MappedRegion::allocate(flight_bytes(options), /*prefault=*/true)),
+        region_(platform::MappedRegion::allocate(std::max(flight_bytes(options), options.buffer_bytes),
+                                                 /*prefault=*/true)),
         begin_ns_(options.now_ns()) {}
   Probe(const Probe&) = delete;
   Probe& operator=(const Probe&) = delete;
@@ -114,10 +116,17 @@ class Probe {
     Places places(file_.size_bytes() / cell.block_bytes, in_order, random_);
     ops_.clear();
     queued_.clear();
+    std::deque<std::byte*> unused;  ///< Parts of the buffer, the one used longest ago first.
+    for (std::size_t at = 0; at + cell.block_bytes <= region_.size(); at += cell.block_bytes)
+      unused.push_back(region_.data() + at);
+    const auto take_part = [&unused] {
+      std::byte* part = unused.front();
+      unused.pop_front();
+      return part;
+    };
     for (std::uint32_t slot = 0; slot < cell.depth; ++slot) {
       ops_.push_back({file_.is_direct() ? file_.direct_fd() : file_.buffered_fd(),
-                      places.next() * cell.block_bytes, cell.block_bytes,
-                      region_.data() + std::size_t{slot} * cell.block_bytes, slot});
+                      places.next() * cell.block_bytes, cell.block_bytes, take_part(), slot});
       queued_.push_back(slot);
     }
     const std::uint64_t begin = options_.now_ns();
@@ -134,6 +143,8 @@ class Probe {
         bytes += static_cast<std::uint64_t>(done.result);
         ++n_done;
         op.offset = places.next() * cell.block_bytes;
+        unused.push_back(op.destination);
+        op.destination = take_part();
       }
       is_over = failed_errno_ != 0 || is_cancelled() || (n_done >= cell.depth && end - begin >= budget_ns);
     }

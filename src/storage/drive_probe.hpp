@@ -18,6 +18,10 @@ struct ProbeOptions {
   std::span<const std::uint32_t> depths;  ///< At least 1, none larger than the backend's capacity.
   std::uint32_t sequential_block_bytes = 4u << 20;
   std::uint32_t sequential_depth = 8;
+  /// The reads go round a buffer of this size, at least what is in flight. A small one stays in the
+  /// processor's caches, to which some drives write faster than to the memory that a model's weights end up
+  /// in.
+  std::uint64_t buffer_bytes = 0;
   double seconds = 4;  ///< In all, about: what is in flight at the end is waited for.
   std::uint64_t seed = 1;
   const std::atomic<bool>* cancel = nullptr;           ///< Raised by others to end the work.

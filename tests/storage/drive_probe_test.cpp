@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <functional>
+#include <set>
 
 #include "sluice/error.hpp"
 #include "storage/random_file.hpp"
@@ -125,6 +126,26 @@ TEST_F(DriveProbeTest, ReadsInOrderFollowOneAnother) {
     const std::uint64_t place = backend.asked[i - 1].offset / options_.sequential_block_bytes;
     ASSERT_EQ(backend.asked[i].offset / options_.sequential_block_bytes, (place + 1) % n_places);
   }
+}
+
+TEST_F(DriveProbeTest, GoesRoundTheWholeBufferAndReadsInFlightShareNoPartOfIt) {
+  static constexpr std::uint32_t k_block[] = {1u << 20};
+  static constexpr std::uint32_t k_depth[] = {4};
+  options_.block_bytes = k_block;
+  options_.depths = k_depth;
+  options_.seconds = 0.1;
+  options_.buffer_bytes = 16u << 20;
+  RecordingBackend backend;
+  probe_drive(*file_, backend, options_);
+  std::set<std::byte*> parts;
+  for (std::size_t i = 0; i < backend.asked.size(); ++i) {
+    parts.insert(backend.asked[i].destination);
+    // At most four are in flight, so these have not ended.
+    for (std::size_t j = i + 1; j < std::min(i + 4, backend.asked.size()); ++j)
+      ASSERT_NE(backend.asked[i].destination, backend.asked[j].destination) << i << " and " << j;
+  }
+  ASSERT_GE(backend.asked.size(), 32u);
+  EXPECT_EQ(parts.size(), 16u);
 }
 
 TEST_F(DriveProbeTest, TheSeedDecidesThePlaces) {
