@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint32_t k_max_retries = 1000;
 /// Share of the time for reads in order; the rest is divided among the combinations.
-constexpr double k_sequential_share = 0.1;
+constexpr double k_sequential_share = 0.2;
 /// Turns of each combination.
 constexpr std::size_t k_n_rounds = 3;
 

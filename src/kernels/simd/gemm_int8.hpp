@@ -26,7 +26,9 @@ struct KStep {
   static constexpr std::size_t k_bytes = Format::k_block_bytes;  ///< Weight bytes of a full step.
   static constexpr std::size_t k_block_bytes = Format::k_block_bytes, k_block_elements = 256;
   static constexpr std::size_t k_d_step = 4, k_sum_step = 32;  ///< Bytes of d and sums per step.
-  static constexpr bool k_asks_next_tile = std::is_same_v<Format, Q6K>;
+  static constexpr std::size_t k_next_tile_ahead = std::is_same_v<Format, Q6K>   ? 1
+                                                   : std::is_same_v<Format, Q4K> ? 3
+                                                                                 : 0;
   static SLUICE_NOINLINE void pack(const std::uint8_t* p, std::size_t stride, std::size_t,
                                    Panel& panel) noexcept {
     Format::pack(p, stride, panel, PanelSink{panel.w});
@@ -49,7 +51,7 @@ struct Q32Step {
   static constexpr std::size_t k_bytes = 8 * Format::k_block_bytes;
   static constexpr std::size_t k_block_bytes = Format::k_block_bytes, k_block_elements = 32;
   static constexpr std::size_t k_d_step = 32, k_sum_step = 32;
-  static constexpr bool k_asks_next_tile = false;
+  static constexpr std::size_t k_next_tile_ahead = 0;
   static SLUICE_NOINLINE void pack(const std::uint8_t* p, std::size_t stride, std::size_t n_blocks,
                                    Panel& panel) noexcept {
     for (std::size_t b = 0; b < n_blocks; ++b) {
@@ -92,8 +94,9 @@ SLUICE_INLINE void dot_all(const typename Step::Panel* panel, XView x, std::size
 constexpr std::size_t k_ahead = 4;
 /// The same where RowDot asks between its rows instead of for a whole step at once.
 constexpr std::size_t k_row_dot_ahead = 3;
-/// Rows up to this length end before the hardware has followed them far. Some formats (k_asks_next_tile, by
-/// measurement) then ask for the next tile in the order of memory, and in the row for the next step only.
+/// Rows up to this length end before the hardware has followed them far. Some formats, by measurement, then
+/// ask for the next tile in the order of memory, and in the row k_next_tile_ahead steps ahead (0: they do
+/// not).
 constexpr std::size_t k_short_row_elements = 4096;
 
 /// Asks for n_bytes of each row to be brought into the cache. An address, as it may lie past the end of the
@@ -136,13 +139,15 @@ SLUICE_NOINLINE void gemm_rows(const Task& task, std::size_t n_rows, std::size_t
   // The rows of a panel that is not full are copied, so the distance would be that from the copy.
   const bool asks_between_rows = k_row_dot_asks && by_rows && n_rows == k_lanes;
   const bool asks_next_tile =
-      asks_between_rows && Step::k_asks_next_tile && task.n_cols <= k_short_row_elements;
+      asks_between_rows && Step::k_next_tile_ahead != 0 && task.n_cols <= k_short_row_elements;
   const std::uintptr_t next_tile = reinterpret_cast<std::uintptr_t>(w) + n_rows * task.w_row_bytes;
   for (std::size_t column = 0; column < task.n_cols; column += k_step_elements) {
     const std::size_t rest = task.n_cols - column;
     const std::size_t n_blocks = (rest < k_step_elements ? rest : k_step_elements) / Step::k_block_elements;
     const std::size_t n_bytes = n_blocks * Step::k_block_bytes;
-    const std::size_t n_steps_ahead = !asks_between_rows ? k_ahead : asks_next_tile ? 1 : k_row_dot_ahead;
+    const std::size_t n_steps_ahead = !asks_between_rows ? k_ahead
+                                      : asks_next_tile   ? Step::k_next_tile_ahead
+                                                         : k_row_dot_ahead;
     const bool same_tile = column + n_steps_ahead * k_step_elements < task.n_cols;
     // Past the end of the rows: the first steps of the next tile.
     const std::size_t ahead =

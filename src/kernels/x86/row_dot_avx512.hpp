@@ -38,9 +38,6 @@ SLUICE_INLINE void prefetch4(const std::uint8_t* p, std::size_t stride, std::siz
 /// beginning comes that much earlier, which gains more than asking for it twice costs.
 constexpr int k_step_ahead_bytes = 256;
 
-/// The same beside x.next_tile: the line that a block reaches into last is then not left to the next step.
-constexpr int k_tile_ahead_bytes = 320;
-
 /// Asks for the j-th quarter of BlockBytes of each of 16 rows, at next_tile.
 template <int BlockBytes>
 SLUICE_INLINE void prefetch_quarter(std::uintptr_t next_tile, int j) noexcept {
@@ -52,9 +49,9 @@ SLUICE_INLINE void prefetch_quarter(std::uintptr_t next_tile, int j) noexcept {
 
 /// Calls row(pointer, index) for the 16 rows of a tile; part k of v0..v3 then holds the folded part k of rows
 /// 0..3, 4..7, 8..11 and 12..15. AheadBytes of each row are asked for at x.ahead bytes behind p, four rows at
-/// a time: in one go, what fits no fill buffer would hold up the arithmetic. TileBlockBytes: those of a row's
-/// block, for formats that ask for x.next_tile.
-template <int AheadBytes, int TileBlockBytes = 0, class Row>
+/// a time: in one go, what fits no fill buffer would hold up the arithmetic. Formats that ask for x.next_tile
+/// say the bytes of a row's block and how many to ask for ahead then.
+template <int AheadBytes, int TileBlockBytes = 0, int TileAheadBytes = 0, class Row>
 SLUICE_INLINE Quad fold_rows(const std::uint8_t* p, std::size_t stride, const XView& x, Row row) noexcept {
   const std::size_t stride3 = opaque(3 * stride);
   Ints v[4];
@@ -64,7 +61,7 @@ SLUICE_INLINE Quad fold_rows(const std::uint8_t* p, std::size_t stride, const XV
     const std::uint8_t* later = opaque(at + x.ahead);
     if (TileBlockBytes != 0 && x.next_tile != 0) {
       prefetch_quarter<TileBlockBytes>(x.next_tile, j);
-      prefetch4<k_tile_ahead_bytes>(later, stride, stride3);
+      prefetch4<TileAheadBytes>(later, stride, stride3);
     } else {
       prefetch4<AheadBytes>(later, stride, stride3);
     }
@@ -176,8 +173,9 @@ struct K4RowDot {
       low = dot16(low, pick<2, -1, 3, -1>(mins[i]), x_sums.pair[2 * i + 1]);
     }
     const NibbleOrder order(x.q);
-    const Ints total =
-        one_block(fold_rows<k_step_ahead_bytes>(p, stride, x, [&](const std::uint8_t* row, int r) noexcept {
+    constexpr int tile_block_bytes = HasFifthBit ? 0 : Format::k_block_bytes;
+    const Ints total = one_block(fold_rows<k_step_ahead_bytes, tile_block_bytes, k_step_ahead_bytes>(
+        p, stride, x, [&](const std::uint8_t* row, int r) noexcept {
           const std::uint8_t* q = row + (HasFifthBit ? 48 : 16);
           const Ints v0 = load_any(q), v1 = load_any(q + 64);
           Ints w[4] = {bit_and(v0, mask), bit_and(srl32<4>(v0), mask), bit_and(v1, mask),
@@ -224,7 +222,7 @@ struct Q6KRowDot {
     const Ints mask = set8(0x0F), top = set8(0x30);
     const Ints q[4] = {load_any(x.q), load_any(x.q + 64), load_any(x.q + 128), load_any(x.q + 192)};
     const __m256i x_sums = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x.sum));
-    const Ints total = one_block(fold_rows<k_step_ahead_bytes, Q6K::k_block_bytes>(
+    const Ints total = one_block(fold_rows<k_step_ahead_bytes, Q6K::k_block_bytes, 320>(
         p, stride, x, [&](const std::uint8_t* row, int r) noexcept {
           d[r] = load_u16(row + 208);
           const __m256i s =
