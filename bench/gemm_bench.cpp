@@ -105,7 +105,7 @@ void run_share(benchmark::State& state, TensorType type, Isa isa) {
   std::vector<float> y(slice_rows);
   if (!w || !x) return state.SkipWithError("no memory");
   kernel.quantize(values.data(), n_cols, x.get());
-  base::ThreadPool pool(static_cast<int>(platform::n_usable_cpus()));
+  base::ThreadPool pool(static_cast<int>(platform::usable_cpus()));
   const std::size_t x_row_bytes = kernels::activation_layout(kernel.activation, n_cols).row_bytes;
   std::vector<double> kernel_ns, read_ns, shares;
   std::size_t slice = 0;
