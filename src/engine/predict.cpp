@@ -32,9 +32,9 @@ constexpr double k_prefill_share = 0.8;
 /// The same for experts, which have fewer rows each, gathered and scattered: Qwen3-30B-A3B's shape,
 /// prefill 128 to 512.
 constexpr double k_prefill_expert_share = 0.68;
-/// While experts stream, decoding gets this share of the rate that the drive has with as many reads in flight:
-/// one layer's reads drain before the next layer's router has spoken. Measured 0.9 to 1, 8-layer 30B-A3B with
-/// 22 to 36 % of its experts cached, against rates of reads into a buffer beyond the caches.
+/// While experts stream, decoding gets this share of the rate that the drive has with as many reads in
+/// flight: one layer's reads drain before the next layer's router has spoken. Measured 0.9 to 1, 8-layer
+/// 30B-A3B with 22 to 36 % of its experts cached, against rates of reads into a buffer beyond the caches.
 constexpr double k_burst_share = 0.95;
 /// In prefill the queue is longer.
 constexpr double k_sweep_share = 0.9;
