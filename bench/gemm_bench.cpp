@@ -1,9 +1,8 @@
-// Speed of the GEMM kernels, one thread but for share/: every weight type on every instruction set of this
-// machine.
+// Speed of the GEMM kernels, every weight type on every instruction set of this machine; one thread, but for
+// share/, which has all.
 //   dram/<type>/<isa>        one activation row, weights from memory: GB/s of weight bytes
-//   share/<type>/<isa>       the same, all threads, slices taking turns with plain reading of the same
-//   memory: their
-//                            rates and the median of the kernel's over the read's, steady where memory is not
+//   share/<type>/<isa>       the same, slices taking turns with plain reading of the same memory: both rates,
+//                            and the median of their ratios, steady where memory is not
 //   cache/<type>/<isa>       one activation row, weights from the L2 cache: GB/s of weight bytes
 //   batch/<type>/<isa>/<n>   n activation rows: multiply-adds per second (GMAC/s)
 //   quantize/<format>/<isa>  activation quantization: GB/s of f32
@@ -100,13 +99,13 @@ void run_share(benchmark::State& state, TensorType type, Isa isa) {
   const std::size_t chunk_rows = std::max<std::size_t>(chunk_bytes / row_bytes / 16, 1) * 16;
   const std::size_t n_chunks = slice_bytes / (chunk_rows * row_bytes), slice_rows = n_chunks * chunk_rows;
   const Region w = weights(type, n_slices * slice_rows);
-  const Region x = allocate(kernels::activation_layout(kernel.activation, n_cols).row_bytes);
+  const std::size_t x_row_bytes = kernels::activation_layout(kernel.activation, n_cols).row_bytes;
+  const Region x = allocate(x_row_bytes);
   const std::vector<float> values = test::random_floats(n_cols, 2);
   std::vector<float> y(slice_rows);
   if (!w || !x) return state.SkipWithError("no memory");
   kernel.quantize(values.data(), n_cols, x.get());
-  base::ThreadPool pool(static_cast<int>(platform::usable_cpus()));
-  const std::size_t x_row_bytes = kernels::activation_layout(kernel.activation, n_cols).row_bytes;
+  base::ThreadPool pool(platform::usable_cpus());
   std::vector<double> kernel_ns, read_ns, shares;
   std::size_t slice = 0;
   const auto timed = [&](bool reads) {
@@ -161,8 +160,8 @@ void register_type(TensorType type, Isa isa) {
     })->Unit(benchmark::kMicrosecond);
   };
   // The scalar reference is a check, not a path for speed: a small share shows its rate.
-  if (isa != Isa::scalar) add("dram/" + name, k_dram_bytes, 1);
   if (isa != Isa::scalar) {
+    add("dram/" + name, k_dram_bytes, 1);
     benchmark::RegisterBenchmark(("share/" + name).c_str(),
                                  [=](benchmark::State& state) { run_share(state, type, isa); })
         ->Unit(benchmark::kMicrosecond)
