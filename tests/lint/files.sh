@@ -24,7 +24,7 @@ while IFS= read -r file; do
         say "$file: src/$module/CMakeLists.txt does not build it"
       fi ;;
     tests/*_test.cpp)
-      list=$(dirname "$file")/CMakeLists.txt
+      module=${file#tests/} list=tests/${module%%/*}/CMakeLists.txt
       if ! grep -qw -- "$(basename "$file" .cpp)" "$list" 2>/dev/null; then
         say "$file: $list does not register it, so it never runs"
       fi ;;

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "engine/model_impl.hpp"
+#include "engine/model/model_impl.hpp"
 #include "sluice/sluice.hpp"
 #include "support/temp_dir.hpp"
 #include "support/test_data.hpp"

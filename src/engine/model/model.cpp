@@ -1,0 +1,97 @@
+#include "sluice/model.hpp"
+
+#include "base/check.hpp"
+#include "base/error.hpp"
+#include "engine/model/model_impl.hpp"
+#include "engine/plan/work_facts.hpp"
+
+namespace sluice {
+
+namespace engine {
+
+Model open_model(const std::filesystem::path& path, const OpenOptions& options, const Hooks& hooks) {
+  return ModelAccess::make(open_impl(path, options, hooks));
+}
+
+}  // namespace engine
+
+Sequence::Sequence(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+Sequence::Sequence(Sequence&&) noexcept = default;
+Sequence& Sequence::operator=(Sequence&&) noexcept = default;
+Sequence::~Sequence() = default;
+std::uint32_t Sequence::n_tokens() const noexcept {
+  return impl_->n_tokens;
+}
+std::uint32_t Sequence::n_free() const noexcept {
+  return impl_->n_ctx - impl_->n_tokens;
+}
+
+void Sequence::truncate(std::uint32_t n) {
+  if (n > impl_->n_tokens) {
+    base::fail(ErrorCode::invalid_argument, "a sequence of {} tokens cannot be cut to {}", impl_->n_tokens,
+               n);
+  }
+  impl_->truncate(n);
+}
+
+Model::Model(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+Model::Model(Model&&) noexcept = default;
+Model& Model::operator=(Model&&) noexcept = default;
+Model::~Model() = default;
+
+Model Model::open(const std::filesystem::path& path, const OpenOptions& options) {
+  return engine::open_model(path, options, {});
+}
+
+const ModelInfo& Model::info() const noexcept {
+  return impl_->info;
+}
+WorkFacts Model::work() const {
+  return engine::work_facts(*impl_->prepared);
+}
+std::optional<HeatForecast> Model::heat_forecast() const noexcept {
+  return impl_->heat_forecast;
+}
+const Plan& Model::plan() const noexcept {
+  return impl_->plan;
+}
+const Tokenizer& Model::tokenizer() const noexcept {
+  return impl_->tokenizer;
+}
+
+Sequence Model::new_sequence() {
+  if (impl_->n_sequences == impl_->plan.max_sequences) {
+    base::fail(ErrorCode::budget,
+               "all {} sequences the memory plan has room for are in use; open the model with more",
+               impl_->plan.max_sequences);
+  }
+  auto sequence = std::make_unique<Sequence::Impl>();
+  sequence->owner = impl_.get();
+  sequence->n_ctx = impl_->plan.n_ctx;
+  sequence->pages.reserve(engine::pages_for(impl_->plan.n_ctx));
+  ++impl_->n_sequences;
+  return Sequence(std::move(sequence));
+}
+
+void Model::step(std::span<const StepItem> items, const LogitsSink& sink) {
+  impl_->step(items, sink);
+}
+void Model::set_cancel_flag(const std::atomic<bool>* flag) noexcept {
+  impl_->cancel = flag;
+}
+void Model::set_progress(StepProgress progress) {
+  impl_->progress = std::move(progress);
+}
+void Model::preload_while(const std::function<bool()>& may_go_on) {
+  if (impl_->cache != nullptr) impl_->cache->preload_while(may_go_on);
+}
+void Model::save_heat() const {
+  if (impl_->cache != nullptr)
+    impl_->heat.save(*impl_->cache,
+                     impl_->n_prefill_tokens + impl_->n_decode_tokens + impl_->speculation.n_guessed());
+}
+Stats Model::stats() const {
+  return impl_->stats();
+}
+
+}  // namespace sluice

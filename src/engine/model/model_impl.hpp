@@ -1,0 +1,142 @@
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/thread_pool.hpp"
+#include "engine/model/heat.hpp"
+#include "engine/model/kv_pool.hpp"
+#include "engine/model/prepare.hpp"
+#include "engine/model/tokenizer_impl.hpp"
+#include "kernels/cpu_ops.hpp"
+#include "model/forward.hpp"
+#include "platform/cpu_features.hpp"
+#include "platform/memory.hpp"
+#include "residency/dense_stream.hpp"
+#include "residency/dense_tiers.hpp"
+#include "residency/governor.hpp"
+#include "residency/row_gather.hpp"
+#include "residency/unit_cache.hpp"
+#include "residency/weight_store.hpp"
+#include "sluice/model.hpp"
+
+namespace sluice {
+
+namespace engine {
+
+/// Hooks for tests: what a user cannot set.
+struct Hooks {
+  /// Wraps the storage backend, to inject faults.
+  std::function<std::unique_ptr<storage::Backend>(std::unique_ptr<storage::Backend>)> wrap_backend;
+  /// What the planner takes as the process's own share instead of measuring it, so that a test's plan does
+  /// not depend on how much the test program has allocated before.
+  std::optional<std::uint64_t> process_bytes;
+  /// Stands in for what the system says of memory while the model runs.
+  std::function<platform::MemoryLimits()> memory_limits;
+};
+
+/// Model::open with hooks.
+Model open_model(const std::filesystem::path& path, const OpenOptions& options, const Hooks& hooks);
+
+}  // namespace engine
+
+struct Model::Impl {
+  OpenOptions options;
+  ModelInfo info;
+  Plan plan;
+  residency::Placement placement;
+  Tokenizer tokenizer;
+  std::uint64_t open_ns = 0;
+  std::uint64_t load_read_bytes = 0;  ///< Header and pinned weights.
+  std::uint64_t unit_read_start = 0;  ///< The queue's byte count when units began.
+  std::optional<std::uint64_t> kernel_bytes_before;
+  std::string io_description;
+  std::function<platform::MemoryLimits()> memory_limits;
+  std::uint64_t govern_interval_ns = 0, governed_ns = 0, resized_ns = 0;
+  storage::IoStatistics io_before;  ///< The queue's statistics after loading.
+  std::vector<storage::DriveStatistics> drives_before;
+  const std::atomic<bool>* cancel = nullptr;
+  StepProgress progress;
+  std::size_t n_step_tokens = 0, n_step_done = 0;  ///< Of the step under way, before its current pass.
+  std::uint32_t n_sequences = 0;
+  std::uint64_t n_prefill_tokens = 0, prefill_ns = 0, n_decode_tokens = 0, decode_ns = 0;
+  std::uint64_t n_decode_passes = 0;
+  std::uint64_t process_bytes = 0;  ///< The process's own share, as planned.
+  /// What generate() did with guesses; here, as the other counters.
+  struct Speculation {
+    std::uint64_t n_passes = 0, draft_ns = 0;
+    GuessStats lookup, draft;
+    std::uint64_t n_guessed() const { return lookup.n_guessed + draft.n_guessed; }
+    std::uint64_t n_accepted() const { return lookup.n_accepted + draft.n_accepted; }
+  } speculation;
+
+  // From here on destruction order matters: what is declared later uses what is declared earlier.
+  std::unique_ptr<engine::Prepared> prepared;
+  platform::Isa isa = platform::Isa::scalar;
+  std::unique_ptr<base::ThreadPool> pool;
+  std::unique_ptr<kernels::Ops> ops;
+  std::unique_ptr<residency::WeightStore> store;
+  std::unique_ptr<residency::UnitCache> cache;
+  std::unique_ptr<residency::DenseStream> blocks;    ///< Null when no always-used weight is streamed.
+  std::unique_ptr<residency::DenseTiers> tiers;      ///< The same.
+  std::unique_ptr<residency::RowGather> embeddings;  ///< Null when they are pinned.
+  std::unique_ptr<engine::KvPool> kv;
+  std::unique_ptr<model::Forward> forward;
+
+  // Rows of the pass being assembled; sized for the largest pass when the model is opened.
+  std::vector<TokenId> pass_tokens;
+  std::vector<kernels::RowPosition> pass_positions;
+  std::vector<std::uint32_t> pass_logits_rows;
+  struct RowOrigin {
+    std::size_t item, token;
+  };
+  std::vector<RowOrigin> pass_origins;      ///< Of each row in pass_logits_rows.
+  std::vector<std::uint16_t> pass_routing;  ///< What Forward logs when somebody observes the routing.
+  engine::Heat heat;
+  std::optional<HeatForecast> heat_forecast;  ///< From what the file said when the model was opened.
+
+  explicit Impl(Tokenizer handle) : tokenizer(std::move(handle)) {}
+  void step(std::span<const StepItem> items, const LogitsSink& sink);
+  /// `n_guesses` of the rows are guesses.
+  void run_pass(const LogitsSink& sink, bool is_decode, std::size_t n_guesses);
+  void before_layer(std::uint32_t layer_idx);
+  /// Gives slots and blocks back or takes them again, as the memory of the machine allows; looks at most
+  /// every 25 ms. For a streaming model, between two layers, or two products, of which the next uses tensor
+  /// `next_tensor` of the stream.
+  void govern(std::uint32_t next_tensor);
+  std::optional<residency::PressureFacts> pressure() const;  ///< Nothing when the system tells nothing.
+  Stats stats() const;
+};
+
+/// Lets the engine make a Model, and see behind one, without opening that door to users.
+struct ModelAccess {
+  static Model make(std::unique_ptr<Model::Impl> impl) { return Model(std::move(impl)); }
+  static Model::Impl& impl(Model& model) { return *model.impl_; }
+  static const Model::Impl& impl(const Model& model) { return *model.impl_; }
+};
+
+namespace engine {
+/// What open_model wraps.
+std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const OpenOptions& options,
+                                       const Hooks& hooks);
+}  // namespace engine
+
+struct Sequence::Impl {
+  Model::Impl* owner = nullptr;
+  std::uint32_t n_ctx = 0;
+  std::uint32_t n_tokens = 0;
+  std::vector<std::byte*> pages;  ///< Reserved for the whole context: never moves while a pass refers to it.
+
+  ~Impl();
+  /// Makes pages for positions below `n`. The pool always has them: the plan reserved every sequence's
+  /// context.
+  void reserve_tokens(std::uint32_t n);
+  void truncate(std::uint32_t n) noexcept;
+};
+
+}  // namespace sluice

@@ -1,0 +1,176 @@
+#include "engine/model/prepare.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.hpp"
+#include "base/thread_pool.hpp"
+#include "base/units.hpp"
+#include "engine/model/second_copy.hpp"
+#include "model/architecture.hpp"
+#include "model/forward.hpp"
+#include "platform/cpu_features.hpp"
+#include "platform/memory.hpp"
+#include "residency/dense_stream.hpp"
+#include "residency/roles.hpp"
+#include "residency/row_gather.hpp"
+#include "residency/weight_store.hpp"
+
+namespace sluice::engine {
+namespace {
+
+/// What the process will still take beside the plan: code pages not yet touched, stacks, the sampler's and
+/// the text's buffers, allocator slack. Measured on the built-in model with glibc 2.36 (README's command: 1.3
+/// MiB), rounded up.
+constexpr std::uint64_t k_process_reserve_bytes = 2 * base::k_mib;
+
+std::uint32_t widest_alignment(const std::vector<std::unique_ptr<storage::File>>& shards) {
+  std::uint32_t alignment = 1;
+  for (const auto& shard : shards) alignment = std::max(alignment, shard->alignment_bytes());
+  return alignment;
+}
+
+/// What read windows add to `alignment_bytes` at most when blocks lie apart or are not pinned at all, or the
+/// embeddings are not.
+std::uint64_t split_bytes(const Prepared& prepared, std::uint64_t alignment_bytes) {
+  std::vector<residency::TensorBlock> blocks;
+  std::vector<const gguf::TensorInfo*> rest = prepared.tensors.pinned();
+  for (const model::ModelTensors::Block& block : prepared.tensors.blocks()) blocks.push_back(block.tensors);
+  rest.erase(std::remove_if(rest.begin(), rest.end(),
+                            [&](const gguf::TensorInfo* tensor) {
+                              return std::any_of(blocks.begin(), blocks.end(), [&](const auto& block) {
+                                return std::find(block.begin(), block.end(), tensor) != block.end();
+                              });
+                            }),
+             rest.end());
+  const residency::PinnedLayout layout = residency::plan_pinned(rest, prepared.alignment_bytes, blocks);
+  // Where the embeddings are left out, the windows on either side of them end.
+  return std::max(layout.region_bytes - layout.weight_bytes, alignment_bytes) - alignment_bytes +
+         2 * std::uint64_t{prepared.alignment_bytes};
+}
+
+bool has_vocabulary(const gguf::Metadata& metadata) {
+  const auto model = metadata.get_string("tokenizer.ggml.model");
+  return model && *model != "no_vocab" && *model != "none";
+}
+
+}  // namespace
+
+gguf::ModelFile parse_header(const std::filesystem::path& path, std::uint64_t* read_bytes,
+                             bool allow_missing_data) {
+  const auto open = [read_bytes](const std::string& name) {
+    return storage::make_byte_source(storage::File::open(name, true), read_bytes);
+  };
+  return gguf::parse_model(path.string(), open, {allow_missing_data});
+}
+
+std::string model_name(const gguf::ModelFile& file) {
+  return std::string(file.metadata.get_string("general.name")
+                         .value_or(std::filesystem::path(file.shards.front().path).stem().string()));
+}
+
+std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& options, bool keep_metadata,
+                                  std::optional<std::uint32_t> assumed_alignment) {
+  auto prepared = std::make_unique<Prepared>();
+  prepared->file = std::move(file);
+  gguf::Metadata& metadata = prepared->file.metadata;
+  model::HyperParams& params = prepared->params;
+  params = model::read_hyper_params(metadata);
+  prepared->tensors = model::bind_tensors(prepared->file, params);
+  if (has_vocabulary(metadata)) {
+    prepared->tokenizer = tokenizer::make_tokenizer(metadata, {options.pre_tokenizer});
+    if (prepared->tokenizer->vocab_size() > params.n_vocab) {
+      base::fail(
+          ErrorCode::invalid_file,
+          "{}: the vocabulary has {} tokens but token_embd.weight only {} rows; the file is inconsistent",
+          metadata.source_name, prepared->tokenizer->vocab_size(), params.n_vocab);
+    }
+  }
+  prepared->chat_template = std::string(metadata.get_string("tokenizer.chat_template").value_or(""));
+  if (!keep_metadata) {
+    for (const char* key : {"tokenizer.ggml.tokens", "tokenizer.ggml.scores", "tokenizer.ggml.token_type",
+                            "tokenizer.ggml.merges"}) {
+      metadata.drop(key);
+    }
+  }
+  if (!assumed_alignment) {
+    for (const gguf::ShardInfo& shard : prepared->file.shards) {
+      prepared->shards.push_back(storage::File::open(shard.path, true));
+      prepared->probe_read_bytes += prepared->shards.back()->probe_bytes();
+    }
+  }
+  if (!assumed_alignment && !options.second_copy.empty()) {
+    prepared->copies =
+        open_second_copy(prepared->file, prepared->shards, options.second_copy, &prepared->probe_read_bytes);
+  }
+  prepared->alignment_bytes = assumed_alignment.value_or(widest_alignment(prepared->shards));
+  prepared->units = residency::map_units(prepared->file, params.n_layers, params.n_experts, params.n_embd,
+                                         params.n_ff_expert, prepared->alignment_bytes);
+  return prepared;
+}
+
+residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& ops) {
+  residency::ModelFacts facts;
+  const std::vector<const gguf::TensorInfo*> pinned = prepared.tensors.pinned();
+  constexpr std::array k_roles = {Role::token_embedding, Role::output_head, Role::norm,
+                                  Role::attention,       Role::router,      Role::shared_expert,
+                                  Role::dense_ffn,       Role::rope_table,  Role::other};
+  for (const Role role : k_roles) {
+    std::uint64_t bytes = 0;
+    for (const auto* tensor : pinned) {
+      if (residency::classify_tensor(tensor->name) == role) bytes += tensor->size_bytes;
+    }
+    if (bytes != 0) facts.pinned_bytes.emplace_back(role, bytes);
+  }
+  const residency::PinnedLayout layout = residency::plan_pinned(pinned, prepared.alignment_bytes);
+  facts.alignment_bytes = layout.region_bytes - layout.weight_bytes;
+  for (const residency::LayerUnits& layer : prepared.units.layers) {
+    facts.expert_layers.push_back({layer.n_experts, prepared.params.n_experts_used, layer.slot_bytes});
+  }
+  const std::uint32_t alignment_bytes = prepared.alignment_bytes;
+  std::vector<const gguf::TensorInfo*> streamable;
+  for (const model::ModelTensors::Block& block : prepared.tensors.blocks()) {
+    residency::DenseBlockFacts block_facts{block.role, 0};
+    for (const auto* tensor : block.tensors) {
+      block_facts.bytes += tensor->size_bytes;
+      streamable.push_back(tensor);
+    }
+    facts.blocks.push_back(block_facts);
+  }
+  facts.ring_slot_bytes = residency::stream_slot_bytes(streamable, alignment_bytes);
+  facts.split_bytes = split_bytes(prepared, facts.alignment_bytes);
+  const gguf::TensorInfo& embedding = *prepared.tensors.token_embd;
+  if (&embedding != prepared.tensors.output) facts.embedding_bytes = embedding.size_bytes;
+  facts.gather_bytes = [row_bytes = gguf::row_bytes(embedding.type, embedding.dims[0]),
+                        alignment_bytes](std::uint32_t n_rows) {
+    return residency::RowGather::buffer_bytes(row_bytes, n_rows, alignment_bytes);
+  };
+  facts.kv_page_bytes = prepared.params.kv_shape().page_bytes();
+  facts.kv_page_tokens = kernels::KvShape::page_tokens;
+  facts.n_ctx_train = prepared.params.n_ctx_train;
+  facts.scratch_bytes = [&params = prepared.params, &ops](std::uint32_t n_rows) {
+    return model::Forward::scratch_bytes(params, ops, n_rows);
+  };
+  return facts;
+}
+
+int thread_count(const OpenOptions& options) {
+  if (options.n_threads < 0 || options.n_threads > base::ThreadPool::k_max_threads) {
+    base::fail(ErrorCode::invalid_argument, "{} threads were asked for; expected 1 to {}, or 0 to choose",
+               options.n_threads, base::ThreadPool::k_max_threads);
+  }
+  return options.n_threads == 0 ? platform::usable_cpus() : options.n_threads;
+}
+
+residency::MachineFacts machine_facts() {
+  residency::MachineFacts facts;
+  const platform::ProcessMemory own = platform::read_process_memory();
+  const platform::MemoryLimits limits = platform::read_memory_limits();
+  facts.process_bytes = own.rss_bytes + k_process_reserve_bytes;
+  facts.default_budget_bytes = platform::default_budget_bytes(limits, own.rss_bytes);
+  const bool by_cgroup = limits.cgroup_limit_bytes && *limits.cgroup_limit_bytes < limits.total_bytes;
+  facts.default_budget_source = by_cgroup ? "memory cgroup " + limits.cgroup_path : "available memory";
+  return facts;
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,71 @@
+#include "sluice/tokenizer.hpp"
+
+#include "base/error.hpp"
+#include "engine/model/tokenizer_impl.hpp"
+
+namespace sluice {
+namespace {
+
+const tokenizer::Tokenizer& require(const Tokenizer::Impl& impl) {
+  if (impl.tokenizer == nullptr) {
+    base::fail(
+        ErrorCode::unsupported,
+        "the model file has no vocabulary, so text cannot be turned into tokens or back; give token ids");
+  }
+  return *impl.tokenizer;
+}
+
+}  // namespace
+
+std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special, bool parse_special) const {
+  return require(*impl_).encode(text, {add_special, parse_special});
+}
+
+std::string Tokenizer::decode(const std::vector<TokenId>& tokens, bool special) const {
+  return require(*impl_).decode(tokens, special);
+}
+
+std::string Tokenizer::token_text(TokenId token) const {
+  if (token < 0 || static_cast<std::size_t>(token) >= vocab_size()) return {};
+  return std::string(require(*impl_).token_text(token));
+}
+
+std::size_t Tokenizer::vocab_size() const noexcept {
+  return impl_->tokenizer == nullptr ? 0 : impl_->tokenizer->vocab_size();
+}
+TokenId Tokenizer::bos() const noexcept {
+  return impl_->tokenizer == nullptr ? -1 : impl_->tokenizer->bos();
+}
+TokenId Tokenizer::eos() const noexcept {
+  return impl_->tokenizer == nullptr ? -1 : impl_->tokenizer->eos();
+}
+bool Tokenizer::adds_bos() const noexcept {
+  return impl_->tokenizer != nullptr && impl_->tokenizer->adds_bos();
+}
+
+bool Tokenizer::is_end_of_generation(TokenId token) const noexcept {
+  return impl_->tokenizer != nullptr && impl_->tokenizer->is_end_of_generation(token);
+}
+
+TokenId Tokenizer::find_token(std::string_view text) const noexcept {
+  return impl_->tokenizer == nullptr ? -1 : impl_->tokenizer->find_token(text);
+}
+
+struct TextStream::Impl {
+  Tokenizer owner;  ///< Keeps the vocabulary alive.
+  tokenizer::StreamDecoder decoder;
+};
+
+TextStream::TextStream(const Tokenizer& tokenizer, bool special, bool at_start)
+    : impl_(new Impl{tokenizer, tokenizer::StreamDecoder(require(tokenizer.impl()), special, at_start)}) {}
+TextStream::~TextStream() = default;
+TextStream::TextStream(TextStream&&) noexcept = default;
+TextStream& TextStream::operator=(TextStream&&) noexcept = default;
+std::string TextStream::push(TokenId token) {
+  return impl_->decoder.push(token);
+}
+std::string TextStream::finish() {
+  return impl_->decoder.finish();
+}
+
+}  // namespace sluice
