@@ -6,49 +6,61 @@ namespace sluice::residency {
 namespace {
 
 constexpr double k_average_share = 1.0 / 64;  ///< Of a new value in a moving average.
-constexpr std::size_t k_max_units = 8;
-constexpr std::uint64_t k_enough = 32;        ///< Ends before the share of used ones means something.
-constexpr std::uint64_t k_recent = 256;       ///< Counts are halved at this many.
-constexpr std::uint32_t k_retry_after = 512;  ///< Refused layers after which one attempt is made.
+constexpr double k_first_chance = 0.75;       ///< Before anything is known of a predictor.
+constexpr double k_displaced_share = 0.25;    ///< Of a read: what a unit that nobody wants costs later.
 
-void average(double& value, double sample) noexcept {
-  value = value == 0 ? sample : value + (sample - value) * k_average_share;
+/// Mean time by which `read_ns` of reading outlasts the idle time.
+double mean_excess(std::span<const double> idle_ns, double read_ns) noexcept {
+  double sum = 0;
+  for (const double idle : idle_ns) sum += std::max(0.0, read_ns - idle);
+  return sum / static_cast<double>(idle_ns.size());
 }
 
 }  // namespace
 
-std::size_t look_ahead_units(const LookAheadFacts& facts) noexcept {
-  if (facts.unit_read_ns <= 0 || facts.idle_ns <= 0) return 0;
-  if (facts.n_read >= k_enough && 2 * facts.n_used < facts.n_read) return 0;
-  return static_cast<std::size_t>(std::min(facts.idle_ns / facts.unit_read_ns, double{k_max_units}));
+std::size_t look_ahead_units(const LookAheadFacts& facts, std::span<const double> chances) noexcept {
+  if (facts.unit_read_ns <= 0 || facts.idle_ns.empty()) return 0;
+  double excess_before = 0;
+  std::size_t n = 0;
+  while (n < chances.size()) {
+    const double excess = mean_excess(facts.idle_ns, static_cast<double>(n + 1) * facts.unit_read_ns);
+    const double saved = (chances[n] - (1 - chances[n]) * k_displaced_share) * facts.unit_read_ns;
+    if (saved <= excess - excess_before) break;
+    excess_before = excess;
+    ++n;
+  }
+  return n;
 }
 
-void LookAheadGate::observe_idle(std::uint64_t idle_ns) noexcept {
-  average(facts_.idle_ns, static_cast<double>(idle_ns));
+LookAheadGate::LookAheadGate() noexcept {
+  chances_.fill(k_first_chance);
+}
+
+void LookAheadGate::observe_idle(std::uint64_t idle_ns, bool after_reads) noexcept {
+  IdleTimes& times = idle_[after_reads ? 1 : 0];
+  times.ns[times.n_seen++ % k_n_samples] = static_cast<double>(idle_ns);
 }
 
 void LookAheadGate::observe_read(std::uint64_t n_units, std::uint64_t busy_ns) noexcept {
-  if (n_units != 0) average(facts_.unit_read_ns, static_cast<double>(busy_ns) / static_cast<double>(n_units));
+  if (n_units == 0) return;
+  const double sample = static_cast<double>(busy_ns) / static_cast<double>(n_units);
+  unit_read_ns_ = unit_read_ns_ == 0 ? sample : unit_read_ns_ + (sample - unit_read_ns_) * k_average_share;
 }
 
-void LookAheadGate::observe_end(bool used) noexcept {
-  if (facts_.n_read == k_recent) {
-    facts_.n_read /= 2;
-    facts_.n_used /= 2;
-  }
-  ++facts_.n_read;
-  if (used) ++facts_.n_used;
+void LookAheadGate::observe_guess(std::size_t rank, bool wanted) noexcept {
+  double& chance = chances_[std::min(rank, k_n_ranks - 1)];
+  chance += ((wanted ? 1.0 : 0.0) - chance) * k_average_share;
 }
 
-std::size_t LookAheadGate::allowance() noexcept {
-  const std::size_t n = look_ahead_units(facts_);
-  if (n != 0) {
-    n_skipped_ = 0;
-    return n;
-  }
-  if (facts_.unit_read_ns <= 0 || ++n_skipped_ < k_retry_after) return 0;
-  n_skipped_ = 0;
-  return 1;
+std::size_t LookAheadGate::allowance(std::span<const std::uint8_t> ranks, bool after_reads) const noexcept {
+  if (ranks.empty() || unit_read_ns_ <= 0) return 0;
+  std::array<double, k_max_units> chances;
+  const std::size_t n_ranks = std::min(ranks.size(), k_max_units);
+  for (std::size_t i = 0; i < n_ranks; ++i)
+    chances[i] = chances_[std::min<std::size_t>(ranks[i], k_n_ranks - 1)];
+  const IdleTimes& times = idle_[after_reads ? 1 : 0];
+  const std::span<const double> idle(times.ns.data(), std::min(times.n_seen, k_n_samples));
+  return look_ahead_units({idle, unit_read_ns_}, std::span(chances).first(n_ranks));
 }
 
 }  // namespace sluice::residency

@@ -1,36 +1,57 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace sluice::residency {
 
 /// What is known when units of the next layer might be read before its router speaks.
 struct LookAheadFacts {
-  /// Time the drive has nothing to do between the last demanded unit of one layer and the next layer's
-  /// demand.
-  double idle_ns = 0;
+  /// How long the drive had nothing else to do in recent layers like this one, from the last demanded unit of
+  /// a layer to the next layer's demand.
+  std::span<const double> idle_ns;
   double unit_read_ns = 0;  ///< Of one unit, while the queue is full.
-  std::uint64_t n_read = 0;
-  std::uint64_t n_used = 0;  ///< Of those read; both of the recent past.
 };
 
-/// How many predicted units to read ahead: what fits the idle time of the drive, since more would hold up the
-/// next layer's demand, and nothing when less than half of what was read was used. Pure.
-std::size_t look_ahead_units(const LookAheadFacts& facts) noexcept;
+/// How many of the predicted units to read ahead. `chances` says of each, best guess first, how probable it
+/// is that the next layer wants it. Pure.
+///
+/// A unit that is wanted saves its read. What is still being read when the router speaks is joined when it is
+/// wanted; but it goes before what else the layer demands, so the time by which the reads outlast the idle
+/// time is lost. A unit that is not wanted has displaced another one, which may be missed later. So unit n of
+/// r nanoseconds is worth
+///   chance * r - (1 - chance) * r / 4 - (mean over idle of (n r - idle)+ - ((n - 1) r - idle)+),
+/// and units are read for as long as this is above 0.
+std::size_t look_ahead_units(const LookAheadFacts& facts, std::span<const double> chances) noexcept;
 
-/// Keeps the facts as moving averages and decides. A predictor that fails is tried again now and then: what
-/// a text is about changes.
+/// Keeps the facts and decides. Idle times are kept apart for layers that read something and layers that
+/// found all in memory, whose whole computing is idle time. Chances are learnt from all guesses of what is
+/// not cached, read or not, so a predictor that failed is trusted again as soon as it is right.
 class LookAheadGate {
  public:
-  void observe_idle(std::uint64_t idle_ns) noexcept;
+  static constexpr std::size_t k_max_units = 8;  ///< Read ahead for one layer.
+  static constexpr std::size_t k_n_ranks = 16;   ///< Guesses from this rank on share one chance.
+
+  LookAheadGate() noexcept;
+  void observe_idle(std::uint64_t idle_ns, bool after_reads) noexcept;
   void observe_read(std::uint64_t n_units, std::uint64_t busy_ns) noexcept;
-  void observe_end(bool used) noexcept;  ///< Of one unit read ahead: it was used, or left its slot unused.
-  std::size_t allowance() noexcept;      ///< Units to read ahead now.
+  /// Of the predictor's guess number `rank`, which was not cached: whether the next layer wanted it.
+  void observe_guess(std::size_t rank, bool wanted) noexcept;
+  /// Units to read ahead now, of guesses with these ranks, which are not cached, after a layer that read
+  /// something or nothing.
+  std::size_t allowance(std::span<const std::uint8_t> ranks, bool after_reads) const noexcept;
 
  private:
-  LookAheadFacts facts_;
-  std::uint32_t n_skipped_ = 0;
+  static constexpr std::size_t k_n_samples = 32;
+  struct IdleTimes {
+    std::array<double, k_n_samples> ns{};
+    std::size_t n_seen = 0;
+  };
+  std::array<IdleTimes, 2> idle_;  ///< After a layer that read nothing, and that read something.
+  std::array<double, k_n_ranks> chances_{};
+  double unit_read_ns_ = 0;
 };
 
 }  // namespace sluice::residency

@@ -122,6 +122,7 @@ void UnitCache::begin(std::uint32_t layer_idx, std::span<const Want> wants, Admi
   const std::uint64_t start_ns = base::now_ns();
   observe_drive(static_cast<std::uint32_t>(index), admission, start_ns);
   fetch_layer_ = static_cast<std::uint32_t>(index);
+  judge_guesses(wants);
   asked_admission_ = admission;
   admission_ = pass_admission(admission, wants.size(), n_layer_slots(fetch_layer_));
   now_ = now;
@@ -165,13 +166,14 @@ void UnitCache::begin(std::uint32_t layer_idx, std::span<const Want> wants, Admi
   complete(0);
   issue_pending();
   demand_end_ns_ = 0;
-  if (waiting_.empty() && next_pending_ == pending_.size()) end_demand(start_ns);
+  demand_read_ = !waiting_.empty() || next_pending_ != pending_.size();
+  if (!demand_read_) end_demand(start_ns);
 }
 
 void UnitCache::observe_drive(std::uint32_t layer, Admission admission, std::uint64_t now_ns) noexcept {
   const bool decodes = admission == Admission::always && asked_admission_ == Admission::always;
   if (demand_end_ns_ != 0 && decodes && layer == fetch_layer_ + 1)
-    gate_.observe_idle(now_ns - demand_end_ns_);
+    gate_.observe_idle(now_ns - demand_end_ns_, demand_read_);
   const std::uint64_t busy_ns = store_.queue().statistics().busy_ns;
   if (busy_ns == seen_busy_ns_) return;
   gate_.observe_read(n_units_read_, busy_ns - seen_busy_ns_);
@@ -190,20 +192,37 @@ void UnitCache::look_ahead(std::uint32_t layer_idx, std::span<const std::uint16_
 }
 
 void UnitCache::issue_ahead() {
-  std::size_t allowed = guesses_.empty() ? 0 : max_guesses_ ? *max_guesses_ : gate_.allowance();
-  for (std::size_t i = 0; i < guesses_.size() && allowed != 0; ++i) {
-    if (slot_of(guess_layer_, guesses_[i]) != k_no_slot) continue;
-    if (n_in_flight_ >= max_in_flight_) break;
+  std::array<std::uint8_t, LookAheadGate::k_max_units> ranks;
+  std::size_t n = 0;
+  for (std::size_t rank = 0; rank < guesses_.size() && n < ranks.size(); ++rank) {
+    if (slot_of(guess_layer_, guesses_[rank]) != k_no_slot) continue;
+    ranks[n] = static_cast<std::uint8_t>(std::min<std::size_t>(rank, UINT8_MAX));
+    missing_guesses_[n] = {guesses_[rank], ranks[n]};
+    ++n;
+  }
+  n_missing_guesses_ = n;
+  const std::size_t allowed =
+      std::min(n, max_guesses_ ? *max_guesses_ : gate_.allowance(std::span(ranks).first(n), demand_read_));
+  for (std::size_t i = 0; i < allowed && n_in_flight_ < max_in_flight_; ++i) {
     const std::int32_t slot_idx = lowest_slot(guess_layer_, guesses_);
     if (slot_idx == k_no_slot) break;
     const auto idx = static_cast<std::uint32_t>(slot_idx);
     empty_slot(idx);
     slots_[idx].ahead = true;
     ++statistics_.n_ahead;
-    start_read(idx, guess_layer_, guesses_[i], storage::Priority::speculative);
-    --allowed;
+    start_read(idx, guess_layer_, missing_guesses_[i].expert, storage::Priority::speculative);
   }
   guesses_.clear();
+}
+
+void UnitCache::judge_guesses(std::span<const Want> wants) noexcept {
+  for (std::size_t i = 0; i < n_missing_guesses_ && guess_layer_ == fetch_layer_; ++i) {
+    const MissingGuess& guess = missing_guesses_[i];
+    gate_.observe_guess(guess.rank, std::any_of(wants.begin(), wants.end(), [&](const Want& want) {
+                          return want.expert == guess.expert;
+                        }));
+  }
+  n_missing_guesses_ = 0;
 }
 
 void UnitCache::end_demand(std::uint64_t now_ns) {
@@ -232,7 +251,6 @@ bool UnitCache::was_read_ahead(Slot& slot, bool used) noexcept {
   if (!slot.ahead) return false;
   slot.ahead = false;
   ++(used ? statistics_.n_ahead_used : statistics_.n_ahead_wasted);
-  gate_.observe_end(used);
   return true;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -165,6 +166,7 @@ class UnitCache {
                   storage::Priority priority);
   void observe_drive(std::uint32_t layer, Admission admission, std::uint64_t now_ns) noexcept;
   void issue_ahead();
+  void judge_guesses(std::span<const Want> wants) noexcept;
   void end_demand(std::uint64_t now_ns);
   bool was_read_ahead(Slot& slot, bool used) noexcept;
   void preload_some();
@@ -198,7 +200,15 @@ class UnitCache {
       guesses_;  ///< For layer guess_layer_ (an index of map_.layers); empty when issued.
   std::uint32_t guess_layer_ = 0;
   std::optional<std::size_t> max_guesses_;
+  /// A guess that was not cached, and its rank among the guesses.
+  struct MissingGuess {
+    std::uint16_t expert = 0;
+    std::uint8_t rank = 0;
+  };
+  std::array<MissingGuess, LookAheadGate::k_max_units> missing_guesses_;  ///< For layer guess_layer_.
+  std::size_t n_missing_guesses_ = 0;
   std::uint64_t demand_end_ns_ = 0;  ///< When the last demanded unit had arrived; 0 while some are awaited.
+  bool demand_read_ = false;         ///< Whether the layer had to wait for a unit.
   std::uint64_t seen_busy_ns_ = 0;   ///< Of the read queue, at the last look.
   std::uint64_t n_units_read_ = 0;   ///< Since that look.
   std::vector<Unit> preload_;        ///< Taken from `next_preload_` on.
