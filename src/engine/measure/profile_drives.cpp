@@ -11,6 +11,7 @@
 #include "base/error.hpp"
 #include "base/units.hpp"
 #include "engine/model/prepare.hpp"
+#include "engine/plan/machine_facts.hpp"
 #include "platform/drive.hpp"
 #include "storage/drive_probe.hpp"
 #include "storage/file.hpp"

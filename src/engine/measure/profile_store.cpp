@@ -7,7 +7,7 @@
 
 #include "base/error.hpp"
 #include "engine/measure/profile_drives.hpp"
-#include "engine/model/prepare.hpp"
+#include "engine/plan/machine_facts.hpp"
 #include "platform/text_files.hpp"
 #include "sluice/profile.hpp"
 #include "synth/new_file.hpp"

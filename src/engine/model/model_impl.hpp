@@ -102,6 +102,11 @@ struct Model::Impl {
 
   explicit Impl(Tokenizer handle) : tokenizer(std::move(handle)) {}
   void step(std::span<const StepItem> items, const LogitsSink& sink);
+  /// Throws Error(invalid_argument or context_full) when the items make no step.
+  void check_items(std::span<const StepItem> items) const;
+  /// Adds tokens [first, first + n) of an item to the pass; returns how many of them are guesses.
+  std::size_t add_rows(const StepItem& item, std::size_t item_idx, std::size_t first, std::size_t n,
+                       bool wants_logits);
   /// `n_guesses` of the rows are guesses.
   void run_pass(const LogitsSink& sink, bool is_decode, std::size_t n_guesses);
   void before_layer(std::uint32_t layer_idx);
@@ -111,6 +116,10 @@ struct Model::Impl {
   void govern(std::uint32_t next_tensor);
   std::optional<residency::PressureFacts> pressure() const;  ///< Nothing when the system tells nothing.
   Stats stats() const;
+
+ private:
+  void add_cache_stats(Stats& stats) const;
+  void add_io_stats(Stats& stats) const;
 };
 
 /// Lets the engine make a Model, and see behind one, without opening that door to users.

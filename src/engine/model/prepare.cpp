@@ -4,13 +4,9 @@
 #include <array>
 
 #include "base/error.hpp"
-#include "base/thread_pool.hpp"
-#include "base/units.hpp"
 #include "engine/model/second_copy.hpp"
 #include "model/architecture.hpp"
 #include "model/forward.hpp"
-#include "platform/cpu_features.hpp"
-#include "platform/memory.hpp"
 #include "residency/dense_stream.hpp"
 #include "residency/roles.hpp"
 #include "residency/row_gather.hpp"
@@ -18,11 +14,6 @@
 
 namespace sluice::engine {
 namespace {
-
-/// What the process will still take beside the plan: code pages not yet touched, stacks, the sampler's and
-/// the text's buffers, allocator slack. Measured on the built-in model with glibc 2.36 (README's command: 1.3
-/// MiB), rounded up.
-constexpr std::uint64_t k_process_reserve_bytes = 2 * base::k_mib;
 
 std::uint32_t widest_alignment(const std::vector<std::unique_ptr<storage::File>>& shards) {
   std::uint32_t alignment = 1;
@@ -151,25 +142,6 @@ residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& 
   facts.scratch_bytes = [&params = prepared.params, &ops](std::uint32_t n_rows) {
     return model::Forward::scratch_bytes(params, ops, n_rows);
   };
-  return facts;
-}
-
-int thread_count(const OpenOptions& options) {
-  if (options.n_threads < 0 || options.n_threads > base::ThreadPool::k_max_threads) {
-    base::fail(ErrorCode::invalid_argument, "{} threads were asked for; expected 1 to {}, or 0 to choose",
-               options.n_threads, base::ThreadPool::k_max_threads);
-  }
-  return options.n_threads == 0 ? platform::usable_cpus() : options.n_threads;
-}
-
-residency::MachineFacts machine_facts() {
-  residency::MachineFacts facts;
-  const platform::ProcessMemory own = platform::read_process_memory();
-  const platform::MemoryLimits limits = platform::read_memory_limits();
-  facts.process_bytes = own.rss_bytes + k_process_reserve_bytes;
-  facts.default_budget_bytes = platform::default_budget_bytes(limits, own.rss_bytes);
-  const bool by_cgroup = limits.cgroup_limit_bytes && *limits.cgroup_limit_bytes < limits.total_bytes;
-  facts.default_budget_source = by_cgroup ? "memory cgroup " + limits.cgroup_path : "available memory";
   return facts;
 }
 

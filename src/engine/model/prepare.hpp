@@ -51,11 +51,4 @@ std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& optio
 /// The planner's view of a prepared model; refers to both arguments.
 residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& ops);
 
-/// Threads to compute with: what the options ask, or the cores this process may use.
-/// Throws Error(invalid_argument) for a number out of range.
-int thread_count(const OpenOptions& options);
-
-/// The planner's view of this machine and process right now.
-residency::MachineFacts machine_facts();
-
 }  // namespace sluice::engine

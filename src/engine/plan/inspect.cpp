@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "engine/model/prepare.hpp"
+#include "engine/plan/machine_facts.hpp"
 #include "engine/plan/planner.hpp"
 #include "residency/roles.hpp"
 #include "sluice/error.hpp"

@@ -6,7 +6,7 @@
 #include "base/checked.hpp"
 #include "base/thread_pool.hpp"
 #include "base/units.hpp"
-#include "engine/model/prepare.hpp"
+#include "engine/plan/machine_facts.hpp"
 #include "platform/cpu_features.hpp"
 #include "platform/memory.hpp"
 #include "platform/stream_read.hpp"

@@ -10,6 +10,7 @@
 #include "base/log.hpp"
 #include "base/units.hpp"
 #include "engine/model/heat.hpp"
+#include "engine/plan/machine_facts.hpp"
 #include "engine/plan/work_facts.hpp"
 #include "kernels/cpu_ops.hpp"
 #include "platform/cpu_features.hpp"

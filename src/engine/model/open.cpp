@@ -1,0 +1,334 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/clock.hpp"
+#include "base/error.hpp"
+#include "engine/model/model_impl.hpp"
+#include "engine/plan/machine_facts.hpp"
+#include "residency/governor.hpp"
+
+namespace sluice::engine {
+namespace {
+
+constexpr std::size_t k_queue_depth = 64;
+constexpr int k_pread_threads = 4;
+/// A neighbour that takes 300 MB/s takes 8 MB between two looks, and a look costs a tenth of a millisecond.
+constexpr std::uint64_t k_govern_interval_ns = 25'000'000;
+
+/// The storage backend the options ask for; describes what was chosen and why in *description.
+std::unique_ptr<storage::Backend> make_backend(IoBackend kind, std::string* description) {
+  if (kind != IoBackend::pread) {
+    std::string reason;
+    if (auto backend = storage::make_uring_backend(k_queue_depth, &reason)) {
+      *description = backend->name();
+      return backend;
+    }
+    if (kind == IoBackend::uring) {
+      base::fail(ErrorCode::unsupported,
+                 "io_uring was asked for but cannot be used: {}; use --io auto or --io pread", reason);
+    }
+    *description = fmt::format("pread (io_uring: {})", reason);
+  } else {
+    *description = "pread";
+  }
+  return storage::make_pread_backend(k_queue_depth, k_pread_threads);
+}
+
+std::string describe_direct(const std::vector<std::unique_ptr<storage::File>>& shards) {
+  for (const auto& shard : shards) {
+    if (!shard->is_direct()) return fmt::format("buffered ({})", shard->why_not_direct());
+  }
+  return "O_DIRECT";
+}
+
+ModelInfo make_info(const Prepared& prepared) {
+  const gguf::ModelFile& file = prepared.file;
+  ModelInfo info;
+  info.path = file.shards.front().path;
+  info.name = model_name(file);
+  info.architecture = prepared.params.architecture;
+  info.chat_template = prepared.chat_template;
+  info.n_layers = prepared.params.n_layers;
+  info.n_embd = prepared.params.n_embd;
+  info.n_experts = prepared.params.n_experts;
+  info.n_experts_used = prepared.params.n_experts_used;
+  info.n_ctx_train = prepared.params.n_ctx_train;
+  info.n_vocab = prepared.params.n_vocab;
+  for (const residency::LayerUnits& layer : prepared.units.layers)
+    info.expert_bytes.push_back(layer.weight_bytes);
+  for (const gguf::ShardInfo& shard : file.shards) info.file_bytes += shard.file_bytes;
+  std::vector<std::uint64_t> bytes_of_type(64, 0);
+  for (const gguf::TensorInfo& tensor : file.tensors) {
+    info.n_parameters += tensor.n_elements();
+    bytes_of_type[static_cast<std::size_t>(tensor.type) % 64] += tensor.size_bytes;
+  }
+  const auto most = std::max_element(bytes_of_type.begin(), bytes_of_type.end()) - bytes_of_type.begin();
+  if (const auto traits = gguf::find_type_traits(static_cast<std::uint32_t>(most)))
+    info.quantization = traits->name;
+  return info;
+}
+
+void check_options(const OpenOptions& options) {
+  constexpr std::uint32_t k_max_sequences = 4096, k_max_chunk_rows = 16'384;
+  if (options.max_sequences == 0 || options.max_sequences > k_max_sequences) {
+    base::fail(ErrorCode::invalid_argument, "{} sequences were asked for; expected 1 to {}",
+               options.max_sequences, k_max_sequences);
+  }
+  if (options.prefill_chunk > k_max_chunk_rows) {
+    base::fail(ErrorCode::invalid_argument, "a prefill chunk of {} was asked for; expected at most {}",
+               options.prefill_chunk, k_max_chunk_rows);
+  }
+}
+
+/// The weights that every token uses, by where they lie.
+struct WeightLayout {
+  std::vector<const gguf::TensorInfo*> pinned;        ///< In memory for the whole run.
+  std::vector<residency::TensorBlock> pinned_blocks;  ///< In memory, and may give way.
+  std::vector<residency::PlacedBlock> blocks;         ///< All that may move; none when nothing is streamed.
+  std::vector<const gguf::TensorInfo*> movable;       ///< Tensors of `blocks`, in the order of use.
+  std::vector<bool> streamed;  ///< Of each movable tensor: it is on the drive at first.
+};
+
+/// Opens one model, stage by stage, in the order of open(). What a stage makes is a field of the model, its
+/// return value, or both; the comment of each stage names the fields it needs.
+class Opener {
+ public:
+  Opener(const OpenOptions& options, const Hooks& hooks) : options_(options), hooks_(hooks) {}
+  std::unique_ptr<Model::Impl> open(const std::filesystem::path& path);
+
+ private:
+  using Queue = std::unique_ptr<storage::ReadQueue>;
+
+  /// Makes the model with `prepared`. Returns the bytes it read.
+  std::uint64_t read_header(const std::filesystem::path& path);
+  /// Needs nothing.
+  void start_threads();
+  /// Needs prepared. The queue of pinned weights and experts; describes how it reads.
+  Queue make_first_queue();
+  /// A queue beside the first: whoever waits for the one is not held up by the other, and ids do not mix.
+  Queue make_own_queue(const storage::ReadQueue::Options& queue_options = {});
+  Queue make_queue(const storage::ReadQueue::Options& queue_options, std::string* description);
+  /// Needs nothing, but what was allocated before counts as the process's own.
+  residency::MachineFacts look_at_machine();
+  /// Needs prepared and ops.
+  void make_plan(const residency::MachineFacts& machine);
+  /// Needs prepared (takes its open files).
+  void make_store(Queue queue);
+  /// Needs prepared and placement.
+  WeightLayout lay_out_weights() const;
+  /// Needs store. Adds what it reads to the bytes read so far, and starts the counters of later reads.
+  void load_weights(const WeightLayout& layout, std::uint64_t header_bytes);
+  /// Needs placement and store with its weights.
+  void make_streams(const WeightLayout& layout);
+  /// Needs placement and store. For models with experts.
+  void make_cache();
+  /// Needs cache, and store with its weights.
+  void use_heat();
+  /// Needs everything before it.
+  void make_forward();
+  /// Needs plan and forward.
+  void reserve_rows();
+
+  Prepared& parts() { return *impl_->prepared; }
+  const Prepared& parts() const { return *impl_->prepared; }
+  std::size_t routed_per_row() const { return parts().units.layers.size() * parts().params.n_experts_used; }
+
+  const OpenOptions& options_;
+  const Hooks& hooks_;
+  std::unique_ptr<Model::Impl> impl_;
+};
+
+std::unique_ptr<Model::Impl> Opener::open(const std::filesystem::path& path) {
+  const std::uint64_t start = base::now_ns();
+  check_options(options_);
+  const std::uint64_t header_bytes = read_header(path);
+  start_threads();
+  Queue queue = make_first_queue();
+  make_plan(look_at_machine());
+  make_store(std::move(queue));
+  const WeightLayout layout = lay_out_weights();
+  load_weights(layout, header_bytes);
+  make_streams(layout);
+  if (parts().params.is_moe()) {
+    make_cache();
+    use_heat();
+  }
+  make_forward();
+  reserve_rows();
+  impl_->open_ns = base::now_ns() - start;
+  return std::move(impl_);
+}
+
+std::uint64_t Opener::read_header(const std::filesystem::path& path) {
+  const std::optional<std::uint64_t> kernel_bytes_before = platform::read_storage_bytes();
+  std::uint64_t header_bytes = 0;
+  std::unique_ptr<Prepared> prepared = prepare(parse_header(path, &header_bytes), options_, false);
+  auto tokenizer = std::make_shared<Tokenizer::Impl>();
+  tokenizer->tokenizer = std::move(prepared->tokenizer);
+  impl_ = std::make_unique<Model::Impl>(Tokenizer(std::move(tokenizer)));
+  impl_->options = options_;
+  impl_->options.draft = nullptr;  // Looked at only while the model opens.
+  impl_->kernel_bytes_before = kernel_bytes_before;
+  impl_->prepared = std::move(prepared);
+  impl_->info = make_info(parts());
+  return header_bytes + parts().probe_read_bytes;
+}
+
+void Opener::start_threads() {
+  impl_->isa = platform::choose_isa();
+  impl_->pool = std::make_unique<base::ThreadPool>(thread_count(options_));
+  impl_->ops = kernels::make_cpu_ops(*impl_->pool, impl_->isa);
+}
+
+Opener::Queue Opener::make_queue(const storage::ReadQueue::Options& queue_options, std::string* description) {
+  std::unique_ptr<storage::Backend> backend = make_backend(options_.io, description);
+  if (hooks_.wrap_backend) backend = hooks_.wrap_backend(std::move(backend));
+  return std::make_unique<storage::ReadQueue>(std::move(backend), queue_options);
+}
+
+Opener::Queue Opener::make_own_queue(const storage::ReadQueue::Options& queue_options) {
+  std::string ignored;
+  return make_queue(queue_options, &ignored);
+}
+
+Opener::Queue Opener::make_first_queue() {
+  Queue queue = make_queue({}, &impl_->io_description);
+  impl_->io_description += ", " + describe_direct(parts().shards);
+  if (!parts().copies.empty()) impl_->io_description += "; second copy: " + describe_direct(parts().copies);
+  return queue;
+}
+
+residency::MachineFacts Opener::look_at_machine() {
+  residency::MachineFacts machine = machine_facts();
+  impl_->memory_limits =
+      hooks_.memory_limits ? hooks_.memory_limits : [] { return platform::read_memory_limits(); };
+  impl_->govern_interval_ns = hooks_.memory_limits ? 0 : k_govern_interval_ns;
+  if (options_.draft != nullptr) {
+    // Pages of the draft's KV cache that were not touched yet are not resident, but promised to it.
+    const Model::Impl& draft = ModelAccess::impl(*options_.draft);
+    machine.draft_bytes = draft.plan.planned_bytes - draft.process_bytes;
+    const std::uint64_t rest = machine.process_bytes - std::min(machine.process_bytes, machine.draft_bytes);
+    machine.process_bytes = std::max(draft.process_bytes, rest);
+  }
+  if (hooks_.process_bytes) machine.process_bytes = *hooks_.process_bytes;
+  impl_->process_bytes = machine.process_bytes;
+  return machine;
+}
+
+void Opener::make_plan(const residency::MachineFacts& machine) {
+  residency::ModelFacts facts = model_facts(parts(), *impl_->ops);
+  if (options_.on_routing) {
+    facts.scratch_bytes = [inner = facts.scratch_bytes, per_row = routed_per_row()](std::uint32_t n_rows) {
+      return inner(n_rows) + n_rows * per_row * sizeof(std::uint16_t);
+    };
+  }
+  impl_->placement = residency::make_plan(facts, machine, options_);
+  impl_->plan = impl_->placement.plan;
+}
+
+void Opener::make_store(Queue queue) {
+  impl_->store = std::make_unique<residency::WeightStore>(std::move(parts().shards), std::move(queue),
+                                                          std::move(parts().copies));
+}
+
+WeightLayout Opener::lay_out_weights() const {
+  const residency::Placement& placement = impl_->placement;
+  WeightLayout layout;
+  // With a ring, blocks may move while the model runs; without one they are weights like any other.
+  if (placement.n_ring_slots != 0) {
+    for (const model::ModelTensors::Block& block : parts().tensors.blocks()) {
+      const bool is_pinned = placement.block_is_pinned[layout.blocks.size()];
+      layout.blocks.push_back({block.role, block.tensors, is_pinned});
+      layout.movable.insert(layout.movable.end(), block.tensors.begin(), block.tensors.end());
+      layout.streamed.insert(layout.streamed.end(), block.tensors.size(), !is_pinned);
+      if (is_pinned) layout.pinned_blocks.push_back(block.tensors);
+    }
+  }
+  layout.pinned = parts().tensors.pinned();
+  std::erase_if(layout.pinned, [&](const gguf::TensorInfo* tensor) {
+    return (placement.embedding_on_drive && tensor == parts().tensors.token_embd) ||
+           std::find(layout.movable.begin(), layout.movable.end(), tensor) != layout.movable.end();
+  });
+  return layout;
+}
+
+void Opener::load_weights(const WeightLayout& layout, std::uint64_t header_bytes) {
+  residency::WeightStore& store = *impl_->store;
+  store.load_pinned(layout.pinned, layout.pinned_blocks);
+  impl_->io_before = store.queue().statistics();
+  impl_->drives_before = store.queue().drives();
+  impl_->load_read_bytes = header_bytes + impl_->io_before.read_bytes;
+}
+
+void Opener::make_streams(const WeightLayout& layout) {
+  const residency::Placement& placement = impl_->placement;
+  if (!layout.blocks.empty()) {
+    storage::ReadQueue::Options queue_options;
+    queue_options.max_requests = placement.n_ring_slots;
+    impl_->blocks =
+        std::make_unique<residency::DenseStream>(layout.movable, placement.n_ring_slots, *impl_->store,
+                                                 make_own_queue(queue_options), layout.streamed);
+    impl_->tiers = std::make_unique<residency::DenseTiers>(layout.blocks, *impl_->store, *impl_->blocks);
+  }
+  if (placement.embedding_on_drive) {
+    impl_->embeddings = std::make_unique<residency::RowGather>(*parts().tensors.token_embd, *impl_->store,
+                                                               impl_->plan.prefill_chunk, make_own_queue());
+  }
+}
+
+void Opener::make_cache() {
+  impl_->cache = std::make_unique<residency::UnitCache>(parts().file, parts().units, impl_->placement,
+                                                        options_.policy, *impl_->store);
+  impl_->cache->fill_slots([this](std::uint64_t bytes) {
+    const auto now = impl_->pressure();
+    return !now || residency::leaves_mark_free(*now, bytes);
+  });
+  if (!impl_->cache->is_streaming()) impl_->cache->preload();
+}
+
+void Opener::use_heat() {
+  const auto bytes_of = [this](const gguf::TensorInfo& tensor, std::uint64_t offset, std::size_t) {
+    const std::byte* data = impl_->store->find(tensor);
+    return data == nullptr ? nullptr : data + offset;
+  };
+  impl_->heat = Heat(options_.heat, parts().file, parts().units, bytes_of);
+  if (const auto counts = impl_->heat.load()) {
+    impl_->heat.warm(*impl_->cache, *counts);
+    impl_->heat_forecast = forecast(*counts, parts().units, impl_->placement);
+  }
+}
+
+void Opener::make_forward() {
+  Model::Impl* const owner = impl_.get();
+  const std::uint64_t n_pages = pages_for(owner->plan.n_ctx) * owner->plan.max_sequences;
+  owner->kv = std::make_unique<KvPool>(*owner->ops, parts().params.kv_shape(), n_pages);
+  owner->forward = std::make_unique<model::Forward>(
+      parts().params, parts().tensors, parts().units, *owner->ops, *owner->store,
+      model::Forward::Streams{owner->cache.get(), owner->blocks.get(), owner->embeddings.get()},
+      owner->plan.prefill_chunk, options_.look_ahead);
+  owner->forward->set_layer_hook([owner](std::uint32_t layer_idx) { owner->before_layer(layer_idx); });
+  if (owner->tiers != nullptr)
+    owner->forward->set_block_hook([owner](std::uint32_t next_tensor) { owner->govern(next_tensor); });
+}
+
+void Opener::reserve_rows() {
+  const std::uint32_t n_rows = impl_->plan.prefill_chunk;
+  impl_->pass_tokens.reserve(n_rows);
+  impl_->pass_positions.reserve(n_rows);
+  impl_->pass_logits_rows.reserve(n_rows);
+  impl_->pass_origins.reserve(n_rows);
+  if (options_.on_routing && parts().params.is_moe()) {
+    impl_->pass_routing.reserve(routed_per_row() * n_rows);
+    impl_->forward->log_routing(&impl_->pass_routing);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const OpenOptions& options,
+                                       const Hooks& hooks) {
+  return Opener(options, hooks).open(path);
+}
+
+}  // namespace sluice::engine

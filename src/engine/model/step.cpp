@@ -1,0 +1,163 @@
+#include "engine/model/model_impl.hpp"
+
+#include <algorithm>
+
+#include "base/check.hpp"
+#include "base/clock.hpp"
+#include "base/error.hpp"
+
+namespace sluice {
+
+Sequence::Impl::~Impl() {
+  truncate(0);
+  --owner->n_sequences;
+}
+
+void Sequence::Impl::reserve_tokens(std::uint32_t n) {
+  while (pages.size() < engine::pages_for(n)) {
+    std::byte* page = owner->kv->take();
+    SLUICE_CHECK(page != nullptr);
+    pages.push_back(page);
+  }
+}
+
+void Sequence::Impl::truncate(std::uint32_t n) noexcept {
+  n_tokens = n;
+  while (pages.size() > engine::pages_for(n)) {
+    owner->kv->give_back(pages.back());
+    pages.pop_back();
+  }
+}
+
+namespace {
+
+/// Throws Error(invalid_argument or context_full) for item `i` of a step that makes no sense by itself.
+void check_item(const StepItem& item, std::size_t i, const Sequence::Impl& sequence, std::uint32_t n_vocab) {
+  for (const TokenId token : item.tokens) {
+    if (token < 0 || static_cast<std::uint32_t>(token) >= n_vocab) {
+      base::fail(ErrorCode::invalid_argument, "step item {} has token {}, expected 0 to {}", i, token,
+                 n_vocab - 1);
+    }
+  }
+  if (item.tokens.size() > sequence.n_ctx - sequence.n_tokens) {
+    base::fail(ErrorCode::context_full,
+               "{} more tokens do not fit the context of {} ({} are in use); give a larger --ctx or a "
+               "shorter text",
+               item.tokens.size(), sequence.n_ctx, sequence.n_tokens);
+  }
+  if (item.n_guesses >= item.tokens.size()) {
+    base::fail(ErrorCode::invalid_argument, "step item {} has {} tokens, all of them guesses", i,
+               item.tokens.size());
+  }
+}
+
+}  // namespace
+
+void Model::Impl::check_items(std::span<const StepItem> items) const {
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const StepItem& item = items[i];
+    if (item.sequence == nullptr || item.tokens.empty()) {
+      base::fail(ErrorCode::invalid_argument, "step item {} has no {}", i,
+                 item.sequence == nullptr ? "sequence" : "tokens");
+    }
+    const Sequence::Impl& sequence = *item.sequence->impl_;
+    if (sequence.owner != this)
+      base::fail(ErrorCode::invalid_argument, "step item {} holds a sequence of another model", i);
+    for (std::size_t j = 0; j < i; ++j) {
+      if (items[j].sequence == item.sequence)
+        base::fail(ErrorCode::invalid_argument, "step items {} and {} hold the same sequence", j, i);
+    }
+    check_item(item, i, sequence, info.n_vocab);
+  }
+}
+
+std::size_t Model::Impl::add_rows(const StepItem& item, std::size_t item_idx, std::size_t first,
+                                  std::size_t n, bool wants_logits) {
+  std::size_t n_guesses = 0;
+  Sequence::Impl& sequence = *item.sequence->impl_;
+  const std::uint32_t start = sequence.n_tokens;
+  sequence.reserve_tokens(start + static_cast<std::uint32_t>(n));
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::size_t token_idx = first + i;
+    const bool wanted = item.logits == LogitsWanted::all ||
+                        (item.logits == LogitsWanted::last && token_idx + 1 == item.tokens.size());
+    if (wanted && wants_logits) {
+      pass_logits_rows.push_back(static_cast<std::uint32_t>(pass_tokens.size()));
+      pass_origins.push_back({item_idx, token_idx});
+    }
+    pass_positions.push_back({sequence.pages.data(), start + static_cast<std::uint32_t>(i)});
+    pass_tokens.push_back(item.tokens[token_idx]);
+    if (token_idx + item.n_guesses >= item.tokens.size()) ++n_guesses;
+  }
+  return n_guesses;
+}
+
+void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) {
+  if (items.empty()) return;
+  check_items(items);
+  const bool is_decode = std::all_of(items.begin(), items.end(), [](const StepItem& item) {
+    return item.tokens.size() == 1 + item.n_guesses;
+  });
+  n_step_tokens = n_step_done = 0;
+  for (const StepItem& item : items) n_step_tokens += item.tokens.size();
+
+  // Fills passes with rows of the items in order. A sequence's pages are reserved pass by pass and its length
+  // moves only when the pass is complete, so a failure leaves it as the last complete pass did.
+  std::vector<std::uint32_t> n_added(items.size(), 0);
+  std::size_t item_idx = 0, token_idx = 0;
+  while (item_idx < items.size()) {
+    pass_tokens.clear();
+    pass_positions.clear();
+    pass_logits_rows.clear();
+    pass_origins.clear();
+    std::size_t n_guesses = 0;
+    const std::size_t first_item = item_idx;
+    std::size_t end_item = first_item;
+    while (item_idx < items.size() && pass_tokens.size() < plan.prefill_chunk) {
+      const StepItem& item = items[item_idx];
+      const std::size_t size = item.tokens.size();
+      const std::size_t n = std::min<std::size_t>(size - token_idx, plan.prefill_chunk - pass_tokens.size());
+      n_guesses += add_rows(item, item_idx, token_idx, n, static_cast<bool>(sink));
+      token_idx += n;
+      n_added[item_idx] = static_cast<std::uint32_t>(n);
+      end_item = item_idx + 1;
+      if (token_idx < size) break;
+      ++item_idx;
+      token_idx = 0;
+    }
+    run_pass(sink, is_decode, n_guesses);
+    n_step_done += pass_tokens.size();
+    for (std::size_t i = first_item; i < end_item; ++i) items[i].sequence->impl_->n_tokens += n_added[i];
+  }
+}
+
+void Model::Impl::before_layer(std::uint32_t layer_idx) {
+  if (tiers == nullptr && cache != nullptr && cache->is_streaming()) govern(0);
+  if (!progress) return;
+  const double layers = static_cast<double>(layer_idx) / prepared->params.n_layers;
+  progress(static_cast<double>(n_step_done) + layers * static_cast<double>(pass_tokens.size()),
+           n_step_tokens);
+}
+
+void Model::Impl::run_pass(const LogitsSink& sink, bool is_decode, std::size_t n_guesses) {
+  const std::uint64_t start = base::now_ns();
+  std::uint64_t sink_ns = 0;
+  const auto receive = [&](std::size_t index, std::span<const float> logits) {
+    const std::uint64_t before = base::now_ns();
+    sink(pass_origins[index].item, pass_origins[index].token, logits);
+    sink_ns += base::now_ns() - before;
+  };
+  pass_routing.clear();
+  forward->run({pass_tokens, pass_positions, pass_logits_rows}, cancel, receive);
+  const std::uint64_t elapsed = base::now_ns() - start - sink_ns;
+  (is_decode ? n_decode_tokens : n_prefill_tokens) += pass_tokens.size() - n_guesses;
+  if (is_decode) ++n_decode_passes;
+  (is_decode ? decode_ns : prefill_ns) += elapsed;
+  if (!pass_routing.empty()) {
+    options.on_routing({is_decode && n_guesses == 0, static_cast<std::uint32_t>(pass_tokens.size()),
+                        static_cast<std::uint32_t>(prepared->units.layers.size()),
+                        prepared->params.n_experts_used, pass_routing});
+  }
+}
+
+}  // namespace sluice
