@@ -122,7 +122,16 @@ class Model {
   /// Reads experts that an earlier run used most (OpenOptions::heat) into free slots, one after the other,
   /// while `may_go_on()` returns true; returns when it does not or none is left. For moments when the program
   /// waits, such as for a user's input: steps do this by themselves when the drive has nothing else to do.
+  /// Between reads it does what relieve() does.
   void preload_while(const std::function<bool()>& may_go_on);
+
+  /// Looks at the memory of the machine and of the control group, at most every 25 ms, and gives some of the
+  /// model's back to the system when little is left for others: first experts, then dense weights, which are
+  /// read again when they are needed. Steps do this by themselves, and take the memory again. For a program
+  /// that keeps a model open and waits: to be called between steps, 20 to 40 times a second, by the thread
+  /// that runs the steps or another that no step runs beside. A look takes a tenth of a millisecond, giving
+  /// back some milliseconds.
+  void relieve();
 
   /// Adds this run's use counts to the heat file. Writes it as a whole or not at all. Does nothing without
   /// OpenOptions::heat or when no token was computed; a failure is a warning.

@@ -51,7 +51,8 @@ struct Plan {
   std::uint64_t dense_streamed_bytes = 0;
   /// Token embeddings that are not in memory: a pass reads a row of them for each of its tokens.
   std::uint64_t embedding_streamed_bytes = 0;
-  std::uint64_t ring_bytes = 0;       ///< What they pass through.
+  /// What they pass through. Where none are streamed: what is kept for the time that memory gets short.
+  std::uint64_t ring_bytes = 0;
   std::uint32_t n_dense_blocks = 0;   ///< Attention and feed-forward parts of layers that could be streamed.
   std::uint32_t n_pinned_blocks = 0;  ///< Those of them that stay.
   bool fully_resident() const noexcept { return streamed_bytes == 0; }

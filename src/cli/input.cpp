@@ -84,6 +84,10 @@ bool LineReader::is_ready() const noexcept {
   return ended_ || buffer_.find('\n') != std::string::npos || poll(&input, 1, 0) != 0;
 }
 
+void LineReader::wait_ready(int ms) const noexcept {
+  if (!is_ready()) wait_for_input(STDIN_FILENO, ms);
+}
+
 bool input_is_terminal() noexcept {
   return isatty(STDIN_FILENO) == 1;
 }

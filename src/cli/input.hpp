@@ -19,6 +19,8 @@ class LineReader {
   std::optional<std::string> next();
   /// Whether next() would not wait for the user.
   bool is_ready() const noexcept;
+  /// Waits until next() would not, a signal asked to stop or `ms` milliseconds have passed.
+  void wait_ready(int ms) const noexcept;
 
  private:
   std::string buffer_;

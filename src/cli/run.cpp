@@ -178,7 +178,10 @@ int run_chat(const RunCommand& command, Model& model, const GenerateOptions& opt
   LineReader lines;
   for (;;) {
     print_error_text("> ");
-    model.preload_while([&lines] { return !lines.is_ready() && stop_signal() == 0; });
+    const auto waits = [&lines] { return !lines.is_ready() && stop_signal() == 0; };
+    model.preload_while(waits);
+    // An idle program must not keep what others need.
+    for (constexpr int k_look_ms = 30; waits(); lines.wait_ready(k_look_ms)) model.relieve();
     const std::optional<std::string> line = lines.next();
     if (!line || *line == "/exit") {
       if (!line) print_error_text("\n");

@@ -83,11 +83,12 @@ const std::atomic<bool>* stop_flag() noexcept {
   return &g_stop;
 }
 
-bool wait_for_input(int fd) noexcept {
+bool wait_for_input(int fd, int ms) noexcept {
   for (;;) {
     if (stop_signal() != 0) return false;
     pollfd waited[2] = {{fd, POLLIN, 0}, {g_wake[0], POLLIN, 0}};
-    const int n = poll(waited, 2, -1);
+    const int n = poll(waited, 2, ms);
+    if (n == 0) return false;
     if (n < 0 && errno != EINTR) return stop_signal() == 0;  // read() will say what is wrong
     if (n > 0 && stop_signal() == 0 && waited[0].revents != 0) return true;
   }

@@ -20,7 +20,8 @@ void clear_stop_signal() noexcept;
 /// What Model::set_cancel_flag() watches: raised with stop_signal().
 const std::atomic<bool>* stop_flag() noexcept;
 
-/// Waits until the descriptor has input or has ended. False when a signal asked to stop meanwhile, or before.
-bool wait_for_input(int fd) noexcept;
+/// Waits until the descriptor has input or has ended, or for at most `ms` milliseconds when that is not
+/// negative. False when a signal asked to stop meanwhile, or before, or the time is over.
+bool wait_for_input(int fd, int ms = -1) noexcept;
 
 }  // namespace sluice::cli

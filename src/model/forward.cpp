@@ -130,7 +130,7 @@ Forward::Forward(const HyperParams& params, const ModelTensors& tensors, const r
       cache_(streams.cache),
       blocks_(streams.blocks),
       embeddings_(streams.embeddings),
-      looks_ahead_(looks_ahead && cache_ != nullptr && cache_->is_streaming()) {
+      looks_ahead_(looks_ahead) {
   SLUICE_CHECK(params.is_moe() == (cache_ != nullptr));
   for (const residency::LayerUnits& layer : units.layers) {
     for (std::size_t part = 0; part < residency::k_n_expert_parts; ++part) {
@@ -249,10 +249,10 @@ void Forward::multiply(Rows x, std::span<const Target> targets) {
     for (std::size_t i = 0; i < targets.size(); ++i)
       products[i] = {targets[i].matrix.w, targets[i].y, targets[i].bias};
     // Beside a stream one by one, since the drive gets its next reads in between.
-    const std::size_t step = blocks_ == nullptr ? targets.size() : 1;
+    const std::size_t step = is_beside_stream() ? 1 : targets.size();
     for (std::size_t i = 0; i < targets.size(); i += step) {
       ops_.matmul(x, std::span(products).subspan(i, step));
-      if (blocks_ != nullptr) blocks_->pump();
+      if (is_beside_stream()) blocks_->pump();
     }
     return;
   }
@@ -407,7 +407,8 @@ void Forward::experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::
   cache_->begin(layer_idx, wants_, decode ? UnitCache::Admission::always : UnitCache::Admission::if_better,
                 n_tokens_done_);
   const FetchGuard guard(*cache_);
-  if (decode && looks_ahead_ && layer_idx + 1 < params_.n_layers) look_ahead(layer_idx + 1, n_rows);
+  if (decode && looks_ahead_ && cache_->is_streaming() && layer_idx + 1 < params_.n_layers)
+    look_ahead(layer_idx + 1, n_rows);
   ops_.begin_experts(h);
   const Rows out = expert_out_.first(n_rows * n_used);
   while (const std::size_t n = cache_->next(std::span(leases).first(batch))) {
@@ -428,7 +429,7 @@ void Forward::experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::
 
 void Forward::multiply_output(Rows h, Rows logits) {
   // The largest matrix of all: in slices, the drive gets its next reads in between.
-  const std::uint32_t n_slices = blocks_ == nullptr ? 1 : 16;
+  const std::uint32_t n_slices = is_beside_stream() ? 16 : 1;
   const auto step = static_cast<std::uint32_t>(base::align_up((output_.n_out + n_slices - 1) / n_slices, 16));
   for (std::uint32_t row = 0; row < output_.n_out; row += step) {
     Weight w = output_;
@@ -437,7 +438,7 @@ void Forward::multiply_output(Rows h, Rows logits) {
     const std::array<Product, 1> product = {
         {{w, {logits.data + row, logits.n_rows, w.n_out, logits.stride}, nullptr}}};
     ops_.matmul(h, product);
-    if (blocks_ != nullptr) blocks_->pump();
+    if (is_beside_stream()) blocks_->pump();
   }
 }
 

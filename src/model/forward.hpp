@@ -104,6 +104,8 @@ class Forward {
   void multiply_output(kernels::Rows h, kernels::Rows logits);
   void output(const PassRows& rows, LogitsReceiver receiver);
   void group_by_expert(std::uint32_t n_rows);
+  /// Whether the drive waits for room in the ring while something is computed.
+  bool is_beside_stream() const noexcept { return blocks_ != nullptr && blocks_->is_streaming(); }
   /// Asks the cache for the experts that the router of a layer would choose if nothing but attention came
   /// between the current layer's router and it: most layers change the state little.
   void look_ahead(std::uint32_t layer_idx, std::uint32_t n_rows);

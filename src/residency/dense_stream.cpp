@@ -69,15 +69,19 @@ DenseStream::DenseStream(std::vector<const gguf::TensorInfo*> tensors, std::uint
       layout_(plan_stream(tensors_, streamed_)),
       store_(store),
       slot_bytes_(stream_slot_bytes(tensors_, store.alignment_bytes())),
-      ring_(platform::MappedRegion::allocate(n_slots * slot_bytes_, true)),
+      ring_(platform::MappedRegion::allocate(n_slots * slot_bytes_, false)),
       slots_(n_slots),
       queue_(std::move(queue)) {
-  SLUICE_CHECK(streamed_.size() == tensors_.size() && !layout_.chunks.empty() && n_slots >= 2);
+  SLUICE_CHECK(streamed_.size() == tensors_.size() && n_slots >= 2);
   // No pass has more chunks, so that the counts at which passes begin stay positive whatever changes.
   origin_ = pass_begin_ = n_used_ = n_asked_ = plan_stream(tensors_).chunks.size();
 }
 
 DenseStream::~DenseStream() = default;
+
+void DenseStream::take_ring(MayTake may_take) {
+  if (is_streaming()) take_memory(ring_, 0, ring_.size(), may_take);
+}
 
 int DenseStream::find(const gguf::TensorInfo* tensor) const noexcept {
   const auto found = std::find(tensors_.begin(), tensors_.end(), tensor);
@@ -106,6 +110,7 @@ void DenseStream::restart() {
 
 std::uint64_t DenseStream::count_same(const StreamLayout& layout, std::uint64_t at) noexcept {
   std::uint64_t n = 0;
+  if (layout.chunks.empty()) return 0;
   for (; n_used_ + n < n_asked_; ++n) {
     const StreamChunk& before = chunk_of(n_used_ + n);
     const StreamChunk& now = layout.chunks[(at + n) % layout.chunks.size()];
@@ -118,7 +123,6 @@ std::uint64_t DenseStream::count_same(const StreamLayout& layout, std::uint64_t 
 void DenseStream::set_streamed(std::vector<bool> streamed, std::uint32_t next_tensor) {
   SLUICE_CHECK(n_held_ == 0 && !failed_ && streamed.size() == tensors_.size());
   StreamLayout layout = plan_stream(tensors_, streamed);
-  SLUICE_CHECK(!layout.chunks.empty());
   const std::uint64_t at = layout.first_chunk[next_tensor];
   std::uint64_t n_same = count_same(layout, at);
   if (n_used_ + n_same != n_asked_) {
@@ -129,8 +133,12 @@ void DenseStream::set_streamed(std::vector<bool> streamed, std::uint32_t next_te
   }
   n_asked_ = n_used_ + n_same;
   origin_ = pass_begin_ = n_used_ - at;
+  const bool was_streaming = is_streaming();
   streamed_ = std::move(streamed);
   layout_ = std::move(layout);
+  if (was_streaming && !is_streaming()) ring_.release_pages(0, ring_.size());
+  // Should the system refuse, pages come one by one as reads touch them.
+  if (!was_streaming && is_streaming()) ring_.restore_pages(0, ring_.size());
   fill();
 }
 
@@ -139,6 +147,7 @@ void DenseStream::settle() {
 }
 
 void DenseStream::fill() {
+  if (!is_streaming()) return;
   std::array<storage::ReadRequest, 32> requests;
   std::size_t n = 0;
   for (; n_asked_ < n_used_ + slots_.size(); ++n_asked_) {

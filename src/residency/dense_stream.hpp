@@ -54,19 +54,25 @@ class DenseStream {
   };
 
   /// `tensors`: all that are or may be streamed, in the order of their use; borrowed, as is `store`, whose
-  /// files are read. `streamed` as for plan_stream(), at least one of them. Needs n_slots >= 2 of
-  /// stream_slot_bytes() each. Throws Error(budget).
+  /// files are read. `streamed` as for plan_stream(); while none is, the ring takes no memory. Needs
+  /// n_slots >= 2 of stream_slot_bytes() each. Throws Error(budget).
   DenseStream(std::vector<const gguf::TensorInfo*> tensors, std::uint32_t n_slots, const WeightStore& store,
               std::unique_ptr<storage::ReadQueue> queue, std::vector<bool> streamed = {});
   ~DenseStream();
   DenseStream(const DenseStream&) = delete;
   DenseStream& operator=(const DenseStream&) = delete;
 
+  /// Takes the memory of the ring, if anything is streamed, part by part; else it comes as it is used. Throws
+  /// Error(budget).
+  void take_ring(MayTake may_take);
   /// Index of a tensor in the list, or -1.
   int find(const gguf::TensorInfo* tensor) const noexcept;
   bool is_streamed(std::uint32_t tensor) const noexcept { return streamed_[tensor]; }
-  /// From now on these are streamed, at least one. The pass under way has used the tensors before
-  /// `next_tensor` and none behind it. What was read ahead is kept as far as it is still what comes next.
+  /// Whether any of them is.
+  bool is_streaming() const noexcept { return !layout_.chunks.empty(); }
+  /// From now on these are streamed. The pass under way has used the tensors before `next_tensor` and none
+  /// behind it. What was read ahead is kept as far as it is still what comes next. The ring takes memory with
+  /// the first of them and gives it back with the last.
   void set_streamed(std::vector<bool> streamed, std::uint32_t next_tensor);
   /// From the next chunk on, release() copies the rows of a tensor to `to` too; null ends it.
   void keep(std::uint32_t tensor, std::byte* to) { keeps_[tensor] = {to, false}; }
@@ -90,7 +96,7 @@ class DenseStream {
   const Statistics& statistics() const noexcept { return statistics_; }
   const storage::IoStatistics& io_statistics() const noexcept { return queue_->statistics(); }
   std::vector<storage::DriveStatistics> drive_statistics() const { return queue_->drives(); }
-  std::uint64_t ring_bytes() const noexcept { return ring_.size(); }
+  std::uint64_t ring_bytes() const noexcept { return ring_.size(); }  ///< When it has memory.
 
  private:
   struct Slot {

@@ -30,11 +30,17 @@ DenseTiers::DenseTiers(std::span<const PlacedBlock> blocks, WeightStore& store, 
 
 bool DenseTiers::resize(std::uint64_t bytes, std::uint32_t next_tensor) {
   const std::size_t n_before = n_away_;
+  if (bytes < bytes_ && !stream_.is_streaming()) bytes -= std::min(bytes, stream_.ring_bytes());
   const std::size_t n_wanted = count_released(facts_, order_, bytes);
   while (n_away_ < n_wanted) release(order_[n_away_++]);
   while (n_away_ > n_wanted && take_back(order_[n_away_ - 1])) --n_away_;
   if (n_away_ > n_before) restream(next_tensor);
   return n_away_ != n_before;
+}
+
+bool DenseTiers::resize_between_passes(std::uint64_t bytes) {
+  stream_.begin_pass();  // After a pass that was given up, reading starts at the first tensor again.
+  return resize(bytes, 0);
 }
 
 void DenseTiers::release(std::uint32_t idx) {

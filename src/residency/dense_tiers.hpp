@@ -35,9 +35,14 @@ class DenseTiers {
   /// Memory of blocks, without that of the ring: now, and as planned.
   std::uint64_t bytes() const noexcept { return bytes_; }
   std::uint64_t planned_bytes() const noexcept { return planned_bytes_; }
+  /// Of the block that comes back next; 0 when all are here.
+  std::uint64_t next_bytes() const noexcept { return n_away_ == 0 ? 0 : facts_[order_[n_away_ - 1]].bytes; }
   /// Holds as many blocks as fit `bytes` from now on. `next_tensor` as for DenseStream::set_streamed(): to be
-  /// called between two products of a pass. Returns whether anything changed.
+  /// called between two products of a pass. Returns whether anything changed. The first that gives way makes
+  /// room for the ring, too, if that has no memory yet.
   bool resize(std::uint64_t bytes, std::uint32_t next_tensor);
+  /// The same between two passes.
+  bool resize_between_passes(std::uint64_t bytes);
   /// Ends the streaming of blocks whose rows are all back. As cheap as nothing when there are none.
   void settle(std::uint32_t next_tensor);
 

@@ -3,12 +3,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <map>
-#include <numeric>
 
-#include "base/checked.hpp"
+#include "base/check.hpp"
 #include "base/error.hpp"
 #include "base/units.hpp"
+#include "residency/plan_items.hpp"
 
 namespace sluice::residency {
 namespace {
@@ -21,7 +20,7 @@ std::uint64_t pages_bytes(const ModelFacts& model, std::uint32_t n_ctx, std::uin
 }
 
 std::uint64_t pinned_total(const ModelFacts& model) {
-  std::uint64_t total = model.alignment_bytes;
+  std::uint64_t total = 0;
   for (const auto& [role, bytes] : model.pinned_bytes) total += bytes;
   return total;
 }
@@ -63,19 +62,28 @@ std::uint64_t block_bytes(const ModelFacts& model) {
   return total;
 }
 
-/// Everything but expert slots and scratch. With streamed blocks: as if none of them were pinned.
+/// Everything but expert slots. With streamed blocks: as if none of them were pinned.
 struct Fixed {
-  std::uint64_t process = 0, pinned = 0, kv = 0, ring = 0;
+  std::uint64_t process = 0;
+  std::uint64_t others = 0;  ///< The draft and other open models.
+  std::uint64_t pinned = 0, alignment = 0, kv = 0, ring = 0;
   Transit transit;
-  std::uint64_t draft = 0;
-  std::uint64_t total() const { return process + draft + pinned + kv + ring + transit.bytes(); }
+  std::uint64_t scratch = 0;  ///< 0 until passes have their size.
+  std::uint64_t total() const {
+    return process + others + pinned + alignment + kv + ring + transit.bytes() + scratch;
+  }
 };
 
 Fixed fixed_parts(const ModelFacts& model, const MachineFacts& machine, std::uint32_t n_ctx,
                   std::uint32_t n_sequences, Level level) {
-  Fixed fixed{machine.process_bytes, pinned_total(model), pages_bytes(model, n_ctx, n_sequences), 0,
-              transit_slots(model),  machine.draft_bytes};
-  if (level.embedding_on_drive || level.streams_blocks) fixed.pinned += model.split_bytes;
+  Fixed fixed;
+  fixed.process = machine.process_bytes + model.bookkeeping_bytes;
+  fixed.others = machine.draft_bytes + machine.other_bytes;
+  fixed.pinned = pinned_total(model);
+  fixed.alignment = model.alignment_bytes;
+  fixed.kv = pages_bytes(model, n_ctx, n_sequences);
+  fixed.transit = transit_slots(model);
+  if (level.embedding_on_drive || level.streams_blocks) fixed.alignment += model.split_bytes;
   if (level.embedding_on_drive) fixed.pinned -= model.embedding_bytes;
   if (level.streams_blocks) {
     fixed.pinned -= block_bytes(model);
@@ -133,10 +141,10 @@ std::uint32_t choose_context(const ModelFacts& model, const MachineFacts& machin
       "(process and vocabulary {}, {}weights that must stay {}, KV cache {}, scratch {}, {} expert slots {}, "
       "ring of streamed weights {}). Give --memory {}M or more{}",
       format_bytes(budget), source, format_bytes(floor), floor, n_ctx, format_bytes(fixed.process),
-      fixed.draft == 0 ? std::string() : fmt::format("draft model {}, ", format_bytes(fixed.draft)),
-      format_bytes(fixed.pinned), format_bytes(fixed.kv), format_bytes(scratch), fixed.transit.n_slots,
-      format_bytes(fixed.transit.bytes()), format_bytes(fixed.ring), (floor + base::k_mib - 1) / base::k_mib,
-      n_ctx > k_min_auto_ctx ? ", or a smaller --ctx" : "");
+      fixed.others == 0 ? std::string() : fmt::format("other open models {}, ", format_bytes(fixed.others)),
+      format_bytes(fixed.pinned + fixed.alignment), format_bytes(fixed.kv), format_bytes(scratch),
+      fixed.transit.n_slots, format_bytes(fixed.transit.bytes()), format_bytes(fixed.ring),
+      (floor + base::k_mib - 1) / base::k_mib, n_ctx > k_min_auto_ctx ? ", or a smaller --ctx" : "");
 }
 
 std::uint32_t choose_chunk(const ModelFacts& model, const OpenOptions& options, std::uint32_t n_ctx,
@@ -147,7 +155,7 @@ std::uint32_t choose_chunk(const ModelFacts& model, const OpenOptions& options, 
   // stays whole nothing else wants the room.
   const bool is_only_user = model.expert_layers.empty() && !level.streams_blocks;
   const std::uint64_t most = is_only_user ? spare : spare / 8;
-  std::uint32_t low = k_min_chunk, high = std::min(max_chunk, std::max(n_ctx, k_min_chunk));
+  std::uint32_t low = std::min(k_min_chunk, n_ctx), high = std::min(max_chunk, n_ctx);
   while (low < high) {
     const std::uint32_t middle = (low + high + 1) / 2;
     if (scratch_bytes(model, level, middle) <= most) {
@@ -186,19 +194,6 @@ std::vector<std::uint32_t> share_slots(const ModelFacts& model, std::uint64_t by
     }
   }
   return slots;
-}
-
-const char* why_pinned(Role role) {
-  switch (role) {
-    case Role::token_embedding:
-      return "one row per token";
-    case Role::output_head:
-      return "read whole for every token";
-    case Role::shared_expert:
-      return "used by every token";
-    default:
-      return "used by every token";
-  }
 }
 
 /// The first level that fits, and the floor of all.
@@ -262,118 +257,85 @@ void place_blocks(const ModelFacts& model, std::uint64_t bytes, Placement& place
   fixed.ring = n_slots * slot;
 }
 
+/// A ring for a dense model of which all fits, so that it can give way later; from what nothing else uses.
+void add_spare_ring(const ModelFacts& model, Level level, std::uint64_t bytes, Placement& placement,
+                    Fixed& fixed) {
+  const std::uint64_t of_blocks = block_bytes(model), slot = model.ring_slot_bytes;
+  if (!model.expert_layers.empty() || of_blocks == 0) return;
+  const std::uint64_t wanted = std::max(k_min_ring_slots * slot, std::min(k_ring_bytes, of_blocks / 16));
+  const std::uint64_t split = level.embedding_on_drive || level.streams_blocks ? 0 : model.split_bytes;
+  if (bytes < split + k_min_ring_slots * slot || wanted > of_blocks / 2) return;
+  placement.n_ring_slots = static_cast<std::uint32_t>(std::min(wanted, bytes - split) / slot);
+  placement.ring_is_spare = true;
+  fixed.ring = placement.n_ring_slots * slot;
+  fixed.alignment += split;
+}
+
+/// How many experts of each layer stay, and whether transit slots are needed from the start.
+void place_experts(const ModelFacts& model, std::uint64_t bytes, Placement& placement, Fixed& fixed) {
+  placement.n_transit = fixed.transit.n_slots;
+  placement.transit_slot_bytes = fixed.transit.slot_bytes;
+  if (all_slots_bytes(model) > bytes + fixed.transit.bytes()) {
+    placement.slots_per_layer = share_slots(model, bytes);
+    return;
+  }
+  // Everything stays: nothing passes through before slots give way, and then those have made room.
+  fixed.transit = {};
+  placement.transit_is_spare = placement.n_transit != 0;
+  for (const auto& layer : model.expert_layers) placement.slots_per_layer.push_back(layer.n_experts);
+}
+
+/// The budget asked for, or the machine's.
+std::uint64_t choose_budget(const MachineFacts& machine, const OpenOptions& options, Plan& plan) {
+  plan.budget_is_default = options.memory_bytes == 0;
+  plan.budget_bytes = plan.budget_is_default ? machine.default_budget_bytes : options.memory_bytes;
+  plan.budget_source = plan.budget_is_default ? machine.default_budget_source : "--memory";
+  if (!plan.budget_is_default && machine.total_bytes != 0 && plan.budget_bytes > machine.total_bytes) {
+    base::fail(
+        ErrorCode::budget,
+        "a memory budget of {} (--memory) is more than there is: {} has {}; give at most --memory {}M, "
+        "or none to take what is free",
+        format_bytes(plan.budget_bytes), machine.total_source, format_bytes(machine.total_bytes),
+        machine.total_bytes / base::k_mib);
+  }
+  return plan.budget_bytes;
+}
+
 }  // namespace
 
 Placement make_plan(const ModelFacts& model, const MachineFacts& machine, const OpenOptions& options) {
-  const bool is_default = options.memory_bytes == 0;
-  const std::uint64_t budget = is_default ? machine.default_budget_bytes : options.memory_bytes;
-  const std::string source = is_default ? machine.default_budget_source : "--memory";
+  Placement placement;
+  Plan& plan = placement.plan;
+  const std::uint64_t budget = choose_budget(machine, options, plan);
   const std::uint32_t n_ctx = choose_context(model, machine, options, budget);
-  std::uint64_t floor = 0;
-  const Level level = choose_level(model, machine, options, budget, source, n_ctx, floor);
+  const Level level =
+      choose_level(model, machine, options, budget, plan.budget_source, n_ctx, plan.floor_bytes);
   Fixed fixed = fixed_parts(model, machine, n_ctx, options.max_sequences, level);
 
-  std::uint64_t spare = budget - fixed.total();
-  const std::uint64_t all_slots = all_slots_bytes(model);
+  const std::uint64_t spare = budget - fixed.total(), all_slots = all_slots_bytes(model);
   std::uint32_t chunk = choose_chunk(model, options, n_ctx, level, spare, k_max_chunk);
-  std::uint64_t scratch = scratch_bytes(model, level, chunk);
-  if (all_slots > spare - scratch + fixed.transit.bytes()) {
+  fixed.scratch = scratch_bytes(model, level, chunk);
+  if (all_slots > spare - fixed.scratch + fixed.transit.bytes()) {
     chunk = choose_chunk(model, options, n_ctx, level, spare, k_max_streamed_chunk);
-    scratch = scratch_bytes(model, level, chunk);
+    fixed.scratch = scratch_bytes(model, level, chunk);
   }
-  Placement placement;
+  SLUICE_CHECK(fixed.total() <= budget);
   placement.embedding_on_drive = level.embedding_on_drive;
   placement.block_is_pinned.assign(model.blocks.size(), true);
-  if (level.streams_blocks) {
-    const std::uint64_t before = fixed.total();
-    place_blocks(model, spare - scratch, placement, fixed);
-    spare -= fixed.total() - before;
-  }
-  const std::uint64_t slot_budget = spare - scratch;
-  if (all_slots <= slot_budget + fixed.transit.bytes()) {
-    // Everything stays: nothing passes through, so the shared slots are not needed.
-    fixed.transit = {};
-    for (const auto& layer : model.expert_layers) placement.slots_per_layer.push_back(layer.n_experts);
-  } else {
-    placement.slots_per_layer = share_slots(model, slot_budget);
-  }
-  placement.n_transit = fixed.transit.n_slots;
-  placement.transit_slot_bytes = fixed.transit.slot_bytes;
+  if (level.streams_blocks) place_blocks(model, budget - fixed.total(), placement, fixed);
+  if (placement.n_ring_slots == 0) add_spare_ring(model, level, budget - fixed.total(), placement, fixed);
+  place_experts(model, budget - fixed.total(), placement, fixed);
 
-  Plan& plan = placement.plan;
-  plan.budget_bytes = budget;
-  plan.budget_is_default = is_default;
-  plan.budget_source = source;
-  plan.floor_bytes = floor;
   plan.n_ctx = n_ctx;
   plan.max_sequences = options.max_sequences;
   plan.prefill_chunk = chunk;
   const std::uint32_t full_chunk = options.prefill_chunk != 0 ? chunk : std::min(k_max_chunk, n_ctx);
   plan.resident_bytes = fixed_parts(model, machine, n_ctx, options.max_sequences, {}).total() -
                         transit_slots(model).bytes() + all_slots + model.scratch_bytes(full_chunk);
-  std::uint64_t cached_bytes = 0;
-  for (std::size_t i = 0; i < placement.slots_per_layer.size(); ++i) {
-    const auto& layer = model.expert_layers[i];
-    plan.n_units += layer.n_experts;
-    plan.n_cached_units += placement.slots_per_layer[i];
-    plan.unit_bytes = std::max(plan.unit_bytes, layer.slot_bytes);
-    cached_bytes += placement.slots_per_layer[i] * layer.slot_bytes;
-    plan.streamed_bytes += (layer.n_experts - placement.slots_per_layer[i]) * layer.slot_bytes;
-  }
-  const std::uint64_t streamed_expert_bytes = plan.streamed_bytes;
-  plan.n_transit_units = placement.n_transit;
-  plan.n_dense_blocks = static_cast<std::uint32_t>(model.blocks.size());
-  plan.ring_bytes = fixed.ring;
-  std::map<Role, std::uint64_t> left_out;  // Of each role's always-used weights: what is not in memory.
-  for (std::size_t i = 0; i < model.blocks.size(); ++i) {
-    plan.n_pinned_blocks += placement.block_is_pinned[i];
-    if (!placement.block_is_pinned[i]) left_out[model.blocks[i].role] += model.blocks[i].bytes;
-  }
-  for (const auto& [role, bytes] : left_out) plan.dense_streamed_bytes += bytes;
-  if (level.embedding_on_drive) {
-    plan.embedding_streamed_bytes = model.embedding_bytes;
-    left_out[Role::token_embedding] = model.embedding_bytes;
-  }
-  for (const auto& [role, bytes] : left_out) plan.streamed_bytes += bytes;
-
-  plan.items.push_back({"process and vocabulary", fixed.process, "ram", "program, tokenizer, thread stacks"});
-  if (fixed.draft != 0) {
-    plan.items.push_back({"draft model", fixed.draft, "ram: pinned", "guesses tokens ahead"});
-  }
-  for (const auto& [role, bytes] : model.pinned_bytes) {
-    const std::uint64_t in_memory = bytes - (left_out.count(role) != 0 ? left_out.at(role) : 0);
-    if (in_memory != 0) plan.items.push_back({role_name(role), in_memory, "ram: pinned", why_pinned(role)});
-  }
-  const std::uint64_t alignment_bytes = model.alignment_bytes + (left_out.empty() ? 0 : model.split_bytes);
-  if (alignment_bytes != 0)
-    plan.items.push_back({"alignment", alignment_bytes, "ram: pinned", "direct reads fetch whole blocks"});
-  plan.items.push_back({"KV cache", fixed.kv, "ram: pinned",
-                        fmt::format("{} tokens x {} sequence{}, f16", n_ctx, options.max_sequences,
-                                    options.max_sequences == 1 ? "" : "s")});
-  plan.items.push_back({"scratch", scratch, "ram", fmt::format("passes of up to {} rows", chunk)});
-  if (plan.n_units != 0) {
-    plan.items.push_back({"expert slots", cached_bytes, "ram: cached",
-                          fmt::format("{} of {} experts", plan.n_cached_units, plan.n_units)});
-    if (placement.n_transit != 0) {
-      plan.items.push_back({"transit slots", fixed.transit.bytes(), "ram",
-                            fmt::format("{} experts pass through", placement.n_transit)});
-    }
-  }
-  if (placement.n_ring_slots != 0) {
-    plan.items.push_back({"ring", fixed.ring, "ram",
-                          fmt::format("{} of {} always-used blocks pass through",
-                                      plan.n_dense_blocks - plan.n_pinned_blocks, plan.n_dense_blocks)});
-  }
-  for (const auto& item : plan.items) plan.planned_bytes += item.bytes;
-  if (streamed_expert_bytes != 0) {
-    plan.items.push_back({"streamed experts", 0, "disk",
-                          fmt::format("{} read on demand", format_bytes(streamed_expert_bytes))});
-  }
-  for (const auto& [role, bytes] : left_out) {
-    const char* when = role == Role::token_embedding ? ", a row read for each token" : " read in every pass";
-    plan.items.push_back(
-        {fmt::format("streamed {}", role_name(role)), 0, "disk", format_bytes(bytes) + when});
-  }
+  describe_plan(model,
+                {fixed.process, machine.draft_bytes, machine.other_bytes, fixed.alignment, fixed.kv,
+                 fixed.scratch, fixed.ring, fixed.transit.bytes()},
+                placement);
   return placement;
 }
 

@@ -37,6 +37,8 @@ struct ModelFacts {
   std::uint64_t kv_page_bytes = 0;  ///< Of one page of all layers.
   std::uint32_t kv_page_tokens = 1;
   std::uint32_t n_ctx_train = 0;
+  /// What the runtime allocates by itself after the plan is made: lists of units, candidates of a sampler.
+  std::uint64_t bookkeeping_bytes = 0;
   /// Bytes of activations and scratch for passes of n rows; grows with n.
   std::function<std::uint64_t(std::uint32_t n_rows)> scratch_bytes;
 };
@@ -46,6 +48,11 @@ struct MachineFacts {
   std::string default_budget_source;
   std::uint64_t process_bytes = 0;  ///< Program, vocabulary, thread stacks: all that is not planned below.
   std::uint64_t draft_bytes = 0;    ///< What the plan of an open draft model has taken of the budget.
+  std::uint64_t other_bytes = 0;    ///< The same of other models that are open in this process.
+  /// What no budget can exceed, and what says so: the machine, or a group. 0 when it is not known.
+  std::uint64_t total_bytes = 0;
+  std::string total_source;
+  std::uint64_t free_bytes = 0;  ///< What this process could take now, with what it has. 0: not known.
 };
 
 /// A plan and what the engine needs to carry it out.
@@ -54,8 +61,11 @@ struct Placement {
   std::vector<std::uint32_t> slots_per_layer;  ///< For each expert layer: slots that keep experts.
   std::uint32_t n_transit = 0;                 ///< Slots all layers share; experts only pass through.
   std::uint64_t transit_slot_bytes = 0;
+  /// All experts have slots of their own, and transit slots take memory only after some of them gave theirs.
+  bool transit_is_spare = false;
   std::vector<bool> block_is_pinned;  ///< For each of ModelFacts::blocks.
-  std::uint32_t n_ring_slots = 0;     ///< 0 when all blocks are pinned.
+  std::uint32_t n_ring_slots = 0;     ///< 0: blocks stay where they are.
+  bool ring_is_spare = false;         ///< All blocks are pinned; the ring takes memory when some give way.
   bool embedding_on_drive = false;
 };
 

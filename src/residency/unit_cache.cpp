@@ -63,10 +63,10 @@ UnitCache::UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, cons
     n_units += map.layers[i].n_experts;
     max_experts = std::max<std::size_t>(max_experts, map.layers[i].n_experts);
   }
-  own_bytes_ = planned_own_bytes_ = bytes;
-  const bool is_streaming = placement.n_transit != 0;
-  bytes += placement.n_transit * placement.transit_slot_bytes;
-  slabs_ = platform::MappedRegion::allocate(bytes, /*prefault=*/!is_streaming);
+  planned_own_bytes_ = bytes;
+  transit_bytes_ = placement.n_transit * placement.transit_slot_bytes;
+  transit_is_spare_ = placement.transit_is_spare;
+  slabs_ = platform::MappedRegion::allocate(bytes + transit_bytes_, /*prefault=*/false);
   slots_.resize(n_slots);
   layer_statistics_.resize(map.layers.size());
   slot_of_.assign(n_units, k_no_slot);
@@ -90,16 +90,9 @@ UnitCache::UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, cons
     slots_[slot_idx].transit = true;
     offset += placement.transit_slot_bytes;
   }
-  if (is_streaming) {
-    const std::uint64_t transit_bytes = placement.n_transit * placement.transit_slot_bytes;
-    if (!slabs_.restore_pages(bytes - transit_bytes, transit_bytes)) {
-      base::fail(ErrorCode::budget, "the system refuses {} of memory; lower --memory",
-                 base::format_bytes(transit_bytes));
-    }
-    for (std::uint32_t i = 0; i < first_transit_; ++i) slots_[i].state = SlotState::retired;
-    n_retired_ = first_transit_;
-    own_bytes_ = 0;
-  }
+  for (Slot& slot : slots_) slot.state = SlotState::retired;
+  n_retired_ = slots_.size();
+  if (placement.n_transit != 0 && !transit_is_spare_) use_transit();
   max_in_flight_ = std::min(n_slots, k_max_units_in_flight);
   pending_.reserve(max_experts);
   waiting_.reserve(max_experts);
@@ -413,36 +406,110 @@ void UnitCache::empty_slot(std::uint32_t slot_idx) noexcept {
   slot.state = SlotState::free;
 }
 
-void UnitCache::fill_slots(base::FunctionRef<bool(std::uint64_t)> may_take) {
-  if (!is_streaming()) return;
-  constexpr std::uint64_t k_step_bytes = 128 * base::k_mib;
+void UnitCache::fill_slots(MayTake may_take) {
+  const std::uint64_t most = std::clamp(planned_own_bytes_ / 64, base::k_mib, 128 * base::k_mib);
   while (own_bytes_ < planned_own_bytes_) {
     const std::uint64_t before = own_bytes_;
-    const std::uint64_t step = std::min(k_step_bytes, planned_own_bytes_ - own_bytes_);
+    const std::uint64_t step = std::min(most, planned_own_bytes_ - own_bytes_);
     if (!may_take(step)) break;
-    // Rounding down to whole slots in every layer must not stop the growth of a small cache.
-    std::uint64_t wanted = own_bytes_ + step;
-    do {
-      resize(wanted);
-      wanted += step;
-    } while (own_bytes_ == before && wanted < planned_own_bytes_ + step);
+    // A step may be smaller than a slot.
+    for (std::uint64_t wanted = before + step; own_bytes_ == before && wanted < planned_own_bytes_ + step;
+         wanted += step)
+      set_slots(share_of(std::min(wanted, planned_own_bytes_)));
     if (own_bytes_ == before) break;
   }
-  statistics_.n_grows = 0;
+  // Not all could be had: what is here makes room for the slots that the others pass through.
+  if (own_bytes_ < planned_own_bytes_ && transit_is_spare_) {
+    set_slots(share_of(own_bytes_ - std::min(own_bytes_, transit_bytes_)));
+    slabs_.restore_pages(planned_own_bytes_, transit_bytes_);
+    use_transit();
+  }
+}
+
+std::uint64_t UnitCache::own_slot_bytes() const noexcept {
+  if (transit_is_spare_ && !is_streaming_) return planned_own_slot_bytes();
+  return transit_bytes_ == 0 ? 0 : own_bytes_;
+}
+
+std::uint64_t UnitCache::planned_own_slot_bytes() const noexcept {
+  if (transit_is_spare_) return planned_own_bytes_ - std::min(planned_own_bytes_, transit_bytes_);
+  return transit_bytes_ == 0 ? 0 : planned_own_bytes_;
 }
 
 void UnitCache::resize(std::uint64_t bytes) {
-  SLUICE_CHECK(is_streaming());
+  const std::uint64_t planned = planned_own_slot_bytes();
+  if (planned == 0) return;
+  bytes = std::min(bytes, planned);
+  const bool keeps_all = transit_is_spare_ && bytes == planned;
+  const std::vector<std::uint32_t> n_wanted = share_of(keeps_all ? planned_own_bytes_ : bytes);
+  if (is_streaming_ != keeps_all && has_slots(n_wanted)) return;
   abandon();
   while (n_in_flight_ != 0) complete(1);
-  bytes = std::min(bytes, planned_own_bytes_);
-  if (bytes == own_bytes_ || planned_own_bytes_ == 0) return;
-  ++(bytes < own_bytes_ ? statistics_.n_shrinks : statistics_.n_grows);
-  const double share = static_cast<double>(bytes) / static_cast<double>(planned_own_bytes_);
+  ++(bytes < own_slot_bytes() ? statistics_.n_shrinks : statistics_.n_grows);
+  if (keeps_all && is_streaming_) drop_transit();
+  set_slots(n_wanted);
+  if (own_bytes_ < planned_own_bytes_ && !is_streaming_) {
+    // Where the system refused memory for the last slots, others make room for transit again.
+    if (keeps_all) set_slots(share_of(std::min(own_bytes_, planned)));
+    // Should it refuse these, too, pages come one by one as reads touch them.
+    slabs_.restore_pages(planned_own_bytes_, transit_bytes_);
+    use_transit();
+  }
+}
+
+std::vector<std::uint32_t> UnitCache::share_of(std::uint64_t bytes) const {
+  const double share =
+      planned_own_bytes_ == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(planned_own_bytes_);
+  std::vector<std::uint32_t> n_slots;
   for (std::uint32_t layer = 0; layer < map_.layers.size(); ++layer) {
     const std::uint32_t n_planned = first_slot_[layer + 1] - first_slot_[layer];
-    resize_layer(layer, static_cast<std::uint32_t>(n_planned * share));
+    n_slots.push_back(static_cast<std::uint32_t>(n_planned * share));
+    bytes -= std::min(bytes, n_slots.back() * map_.layers[layer].slot_bytes);
   }
+  // What is left is less than one slot of every layer: one more for some.
+  for (std::uint32_t layer = 0; layer < map_.layers.size(); ++layer) {
+    const std::uint32_t n_planned = first_slot_[layer + 1] - first_slot_[layer];
+    if (n_slots[layer] == n_planned || map_.layers[layer].slot_bytes > bytes) continue;
+    ++n_slots[layer];
+    bytes -= map_.layers[layer].slot_bytes;
+  }
+  return n_slots;
+}
+
+bool UnitCache::has_slots(std::span<const std::uint32_t> n_wanted) const noexcept {
+  for (std::uint32_t layer = 0; layer < n_wanted.size(); ++layer) {
+    if (n_layer_slots(layer) != n_wanted[layer]) return false;
+  }
+  return true;
+}
+
+void UnitCache::set_slots(std::span<const std::uint32_t> n_wanted) {
+  // Layers that give go first, so that the sum never exceeds both the old and the new one.
+  for (const bool gives : {true, false}) {
+    for (std::uint32_t layer = 0; layer < n_wanted.size(); ++layer) {
+      if ((n_wanted[layer] < n_layer_slots(layer)) == gives) resize_layer(layer, n_wanted[layer]);
+    }
+  }
+}
+
+void UnitCache::take_transit(MayTake may_take) {
+  if (is_streaming_) take_memory(slabs_, planned_own_bytes_, transit_bytes_, may_take);
+}
+
+void UnitCache::use_transit() noexcept {
+  for (std::uint32_t i = first_transit_; i < slots_.size(); ++i) slots_[i].state = SlotState::free;
+  n_retired_ -= slots_.size() - first_transit_;
+  is_streaming_ = true;
+}
+
+void UnitCache::drop_transit() noexcept {
+  for (std::uint32_t i = first_transit_; i < slots_.size(); ++i) {
+    SLUICE_CHECK(slots_[i].state == SlotState::free);
+    slots_[i].state = SlotState::retired;
+  }
+  slabs_.release_pages(planned_own_bytes_, transit_bytes_);
+  n_retired_ += slots_.size() - first_transit_;
+  is_streaming_ = false;
 }
 
 // The retired slots are the last ones of a layer, so that what is given back is contiguous: memory of a huge

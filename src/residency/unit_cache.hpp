@@ -12,6 +12,7 @@
 #include "residency/cache_policy.hpp"
 #include "residency/look_ahead.hpp"
 #include "residency/plan.hpp"
+#include "residency/take_memory.hpp"
 #include "residency/unit_map.hpp"
 #include "residency/weight_store.hpp"
 
@@ -59,8 +60,8 @@ struct CacheStatistics {
 /// slots serves all layers when a layer's own are taken. One fetch is active at a time; used by one thread.
 class UnitCache {
  public:
-  /// Borrows everything; all must outlive the cache. Maps all slots; those of a streaming cache get their
-  /// memory by fill_slots(). Throws Error(budget).
+  /// Borrows everything; all must outlive the cache. Maps all slots, which get their memory by take_transit()
+  /// and fill_slots(). Throws Error(budget).
   UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, const Placement& placement,
             CachePolicy policy, WeightStore& store);
   ~UnitCache();
@@ -94,16 +95,24 @@ class UnitCache {
   /// Reads every expert that has a slot of its own, in file order: for plans in which all fit.
   void preload();
 
-  /// Takes the memory of all planned slots, piece by piece as long as may_take(bytes of the next) says so: a
-  /// neighbour may have taken what the plan counted on. A streaming cache has only its transit slots before.
-  void fill_slots(base::FunctionRef<bool(std::uint64_t)> may_take);
-  /// Holds at most `bytes` in slots of the layers' own from now on, the same share of every layer's: gives
-  /// the memory of the units with the lowest scores back to the system, or takes slots that it gave back into
-  /// use again. Between steps only; needs transit slots (is_streaming()).
+  /// Takes the memory of transit slots, if they are used from the start, part by part; else it comes as they
+  /// are used. Throws Error(budget).
+  void take_transit(MayTake may_take);
+  /// Takes the memory of all other planned slots, part by part as long as it may: a neighbour may have taken
+  /// what the plan counted on. To be called once, before anything is fetched.
+  void fill_slots(MayTake may_take);
+  /// Holds at most `bytes` in slots of the layers' own from now on, about the same share of every layer's:
+  /// gives the memory of the units with the lowest scores back to the system, or takes slots that it gave
+  /// back into use again. Does nothing when no slot would change. Between steps, or layers of one, only.
+  ///
+  /// A cache that keeps every expert begins to stream by it: slots give `bytes` and what transit slots need,
+  /// then those get their memory, so that it never holds more than the plan says. At
+  /// planned_own_slot_bytes() it keeps all again.
   void resize(std::uint64_t bytes);
-  /// Bytes of the layers' own slots: now, and as planned.
-  std::uint64_t own_slot_bytes() const noexcept { return own_bytes_; }
-  std::uint64_t planned_own_slot_bytes() const noexcept { return planned_own_bytes_; }
+  /// Bytes that resize() can give back: now, and as planned. Both 0 when the cache has no transit slots or
+  /// they are as large as all others.
+  std::uint64_t own_slot_bytes() const noexcept;
+  std::uint64_t planned_own_slot_bytes() const noexcept;
   /// An expert, its layer given as an index in the unit map's layers.
   struct Unit {
     std::uint32_t layer = 0;
@@ -129,10 +138,12 @@ class UnitCache {
   const CacheStatistics& statistics() const noexcept { return statistics_; }
   /// Per layer of the map.
   std::span<const LayerStatistics> layer_statistics() const noexcept { return layer_statistics_; }
-  std::uint64_t slot_bytes() const noexcept { return slabs_.size() - (planned_own_bytes_ - own_bytes_); }
+  /// Memory of all slots, and how many have some.
+  std::uint64_t slot_bytes() const noexcept { return own_bytes_ + (is_streaming_ ? transit_bytes_ : 0); }
   std::size_t n_slots() const noexcept { return slots_.size() - n_retired_; }
-  /// Whether some experts have no slot of their own.
-  bool is_streaming() const noexcept { return first_transit_ != slots_.size(); }
+  /// Whether transit slots are in use, because some experts have no slot of their own at the moment. May
+  /// change with every resize().
+  bool is_streaming() const noexcept { return is_streaming_; }
 
  private:
   friend class Lease;
@@ -171,7 +182,13 @@ class UnitCache {
   bool was_read_ahead(Slot& slot, bool used) noexcept;
   void preload_some();
   void issue_pending();
+  /// How many of its own slots each layer has when all of them take at most `bytes`.
+  std::vector<std::uint32_t> share_of(std::uint64_t bytes) const;
+  bool has_slots(std::span<const std::uint32_t> n_wanted) const noexcept;
+  void set_slots(std::span<const std::uint32_t> n_wanted);
   void resize_layer(std::uint32_t layer, std::uint32_t n_wanted);
+  void use_transit() noexcept;
+  void drop_transit() noexcept;
   /// Moves a unit to the slot in [first, end) with the lowest score, when its own is higher.
   void keep_elsewhere(std::uint32_t from_idx, std::uint32_t first, std::uint32_t end);
   void complete(std::size_t min_count);
@@ -191,7 +208,10 @@ class UnitCache {
   std::vector<LayerPolicy> policies_;
   std::size_t max_in_flight_ = 0;  ///< Units being read at once (limit of the read queue).
   std::size_t n_in_flight_ = 0;
-  std::uint64_t own_bytes_ = 0, planned_own_bytes_ = 0;
+  std::uint64_t own_bytes_ = 0, planned_own_bytes_ = 0;  ///< Of the layers' own slots.
+  std::uint64_t transit_bytes_ = 0;
+  bool transit_is_spare_ = false;  ///< Transit slots have memory only while slots have given theirs back.
+  bool is_streaming_ = false;
   std::size_t n_retired_ = 0;
   CacheStatistics statistics_;
   std::vector<LayerStatistics> layer_statistics_;

@@ -7,6 +7,7 @@
 #include "base/check.hpp"
 #include "base/checked.hpp"
 #include "base/error.hpp"
+#include "base/units.hpp"
 
 namespace sluice::residency {
 
@@ -66,63 +67,87 @@ std::uint32_t WeightStore::alignment_bytes() const noexcept {
 }
 
 void WeightStore::load_pinned(std::span<const gguf::TensorInfo* const> tensors,
-                              std::span<const TensorBlock> blocks) {
+                              std::span<const TensorBlock> blocks, MayTake may_take) {
   SLUICE_CHECK(pinned_.empty());
   const PinnedLayout layout = plan_pinned(tensors, alignment_bytes(), blocks);
-  blocks_ = layout.blocks;
   region_ = platform::MappedRegion::allocate(layout.region_bytes, false);
-  std::size_t n_submitted = 0, n_done = 0;
-  std::array<storage::ReadResult, 16> results;
-  constexpr std::size_t k_max_pending = 64;
-  std::size_t failed_run = layout.runs.size();
-  storage::ReadResult failure;
-  while (n_done < layout.runs.size()) {
-    while (n_submitted < layout.runs.size() && n_submitted - n_done < k_max_pending) {
-      const PinnedRun& run = layout.runs[n_submitted];
-      const storage::File& file = *files_[run.shard_idx];
-      const std::uint64_t length = std::min(run.window.length, file.size_bytes() - run.window.offset);
-      const storage::ReadRequest request{&file,
-                                         run.window.offset,
-                                         length,
-                                         region_.data() + run.region_offset,
-                                         n_submitted,
-                                         storage::Priority::demand,
-                                         copy(run.shard_idx)};
-      queue_->submit({&request, 1});
-      ++n_submitted;
-    }
-    const std::size_t n = queue_->wait(results, 1);
-    n_done += n;
-    for (std::size_t i = 0; i < n; ++i) {
-      if (results[i].error != 0) {
-        failed_run = results[i].id;
-        failure = results[i];
-      }
-    }
-    // After a failure nothing more is started; what is in flight writes into our region, so it is awaited.
-    if (failed_run != layout.runs.size()) {
-      while (n_done < n_submitted) n_done += queue_->wait(results, 1);
-      break;
-    }
+  try {
+    read_pieces(layout, may_take);
+  } catch (...) {
+    region_ = platform::MappedRegion();
+    throw;
   }
-  if (failed_run != layout.runs.size()) {
-    const PinnedRun& run = layout.runs[failed_run];
-    const gguf::TensorInfo* culprit = nullptr;
-    for (const auto* tensor : layout.tensors) {
-      if (tensor->shard_idx == run.shard_idx &&
-          tensor->offset_bytes + tensor->size_bytes > failure.error_offset &&
-          (culprit == nullptr || tensor->offset_bytes < culprit->offset_bytes)) {
-        culprit = tensor;
-      }
-    }
-    base::fail(ErrorCode::io, "{}: reading tensor {} failed at offset {}: {}; check the drive and the file",
-               files_[run.shard_idx]->path(), culprit != nullptr ? culprit->name : "?", failure.error_offset,
-               std::strerror(failure.error));
-  }
+  blocks_ = layout.blocks;
   pinned_.reserve(layout.tensors.size());
   for (std::size_t i = 0; i < layout.tensors.size(); ++i)
     pinned_.emplace_back(layout.tensors[i], layout.tensor_offsets[i]);
   std::sort(pinned_.begin(), pinned_.end());
+}
+
+void WeightStore::read_pieces(const PinnedLayout& layout, MayTake may_take) {
+  // So large that few requests are needed, so small that reading goes on while pages are taken for the next.
+  constexpr std::uint64_t k_piece_bytes = 16 * base::k_mib;
+  constexpr std::size_t k_max_pending = 64;
+  std::vector<Piece> pieces;
+  for (std::uint32_t i = 0; i < layout.runs.size(); ++i) {
+    const PinnedRun& run = layout.runs[i];
+    const std::uint64_t bytes =
+        std::min(run.window.length, files_[run.shard_idx]->size_bytes() - run.window.offset);
+    for (std::uint64_t offset = 0; offset < bytes; offset += k_piece_bytes)
+      pieces.push_back({i, offset, std::min(k_piece_bytes, bytes - offset)});
+  }
+  std::array<storage::ReadResult, 16> results;
+  std::size_t n_submitted = 0, n_done = 0;
+  const auto await_all = [&] {
+    while (n_done < n_submitted) n_done += queue_->wait(results, 1);
+  };
+  while (n_done < pieces.size()) {
+    while (n_submitted < pieces.size() && n_submitted - n_done < k_max_pending) {
+      const Piece& piece = pieces[n_submitted];
+      try {
+        take_memory(region_, layout.runs[piece.run_idx].region_offset + piece.offset, piece.bytes, may_take);
+      } catch (const Error&) {
+        await_all();  // What is in flight writes into the region.
+        throw;
+      }
+      submit(layout, piece, n_submitted++);
+    }
+    const std::size_t n = queue_->wait(results, 1);
+    n_done += n;
+    for (const storage::ReadResult& result : std::span(results).first(n)) {
+      if (result.error == 0) continue;
+      const storage::ReadResult failure = result;
+      await_all();
+      fail_run(layout, layout.runs[pieces[failure.id].run_idx], failure);
+    }
+  }
+}
+
+void WeightStore::submit(const PinnedLayout& layout, const Piece& piece, std::uint64_t id) {
+  const PinnedRun& run = layout.runs[piece.run_idx];
+  const storage::ReadRequest request{files_[run.shard_idx].get(),
+                                     run.window.offset + piece.offset,
+                                     piece.bytes,
+                                     region_.data() + run.region_offset + piece.offset,
+                                     id,
+                                     storage::Priority::demand,
+                                     copy(run.shard_idx)};
+  queue_->submit({&request, 1});
+}
+
+void WeightStore::fail_run(const PinnedLayout& layout, const PinnedRun& run,
+                           const storage::ReadResult& failure) const {
+  const gguf::TensorInfo* culprit = nullptr;
+  for (const auto* tensor : layout.tensors) {
+    if (tensor->shard_idx == run.shard_idx &&
+        tensor->offset_bytes + tensor->size_bytes > failure.error_offset &&
+        (culprit == nullptr || tensor->offset_bytes < culprit->offset_bytes)) {
+      culprit = tensor;
+    }
+  }
+  base::fail(ErrorCode::io, "{}: reading tensor {} failed at offset {}: {}; check the drive and the file",
+             files_[run.shard_idx]->path(), culprit != nullptr ? culprit->name : "?", failure.error_offset,
+             std::strerror(failure.error));
 }
 
 const std::byte* WeightStore::find(const gguf::TensorInfo& tensor) const noexcept {

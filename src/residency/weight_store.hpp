@@ -10,6 +10,7 @@
 
 #include "gguf/reader.hpp"
 #include "platform/memory.hpp"
+#include "residency/take_memory.hpp"
 #include "storage/file.hpp"
 #include "storage/read_queue.hpp"
 
@@ -60,10 +61,11 @@ class WeightStore {
   /// The largest alignment of the files: windows of this are good for all of them.
   std::uint32_t alignment_bytes() const noexcept;
 
-  /// Reads the tensors into the pinned region, those of each block together. Throws Error(io) naming tensor,
-  /// path and offset.
-  void load_pinned(std::span<const gguf::TensorInfo* const> tensors,
-                   std::span<const TensorBlock> blocks = {});
+  /// Reads the tensors into the pinned region, those of each block together, and takes memory for them part
+  /// by part. Throws Error(io) naming tensor, path and offset, and Error(budget) when `may_take` refuses;
+  /// nothing is then pinned, and it may be tried again.
+  void load_pinned(std::span<const gguf::TensorInfo* const> tensors, std::span<const TensorBlock> blocks,
+                   MayTake may_take);
   /// Address of a pinned tensor, or null when it is not pinned. It never changes, but while a block is given
   /// back there is nothing to read at the addresses of its tensors.
   const std::byte* find(const gguf::TensorInfo& tensor) const noexcept;
@@ -80,6 +82,16 @@ class WeightStore {
   std::uint64_t pinned_bytes() const noexcept { return region_.size() - released_bytes_; }
 
  private:
+  /// A part of a run that is read by one request.
+  struct Piece {
+    std::uint32_t run_idx = 0;
+    std::uint64_t offset = 0, bytes = 0;  ///< In the run.
+  };
+  void read_pieces(const PinnedLayout& layout, MayTake may_take);
+  void submit(const PinnedLayout& layout, const Piece& piece, std::uint64_t id);
+  [[noreturn]] void fail_run(const PinnedLayout& layout, const PinnedRun& run,
+                             const storage::ReadResult& failure) const;
+
   std::vector<std::unique_ptr<storage::File>> files_, copies_;
   platform::MappedRegion region_;
   std::vector<PinnedLayout::Area> blocks_;

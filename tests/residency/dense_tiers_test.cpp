@@ -13,6 +13,7 @@
 
 #include "base/random.hpp"
 #include "sluice/error.hpp"
+#include "support/takes_all.hpp"
 #include "support/temp_dir.hpp"
 #include "support/test_data.hpp"
 #include "support/tiny_gguf.hpp"
@@ -68,7 +69,7 @@ class Tiers : public ::testing::Test {
     for (const PlacedBlock& block : blocks_) {
       if (block.is_pinned) pinned.push_back(block.tensors);
     }
-    store_->load_pinned(rest, pinned);
+    store_->load_pinned(rest, pinned, test::takes_all);
     stream_ = std::make_unique<DenseStream>(tensors_, n_slots, *store_, queue(faults, n_slots), streamed_);
     tiers_ = std::make_unique<DenseTiers>(blocks_, *store_, *stream_);
     for (const gguf::TensorInfo* tensor : rest) rest_.push_back(tensor);
@@ -248,6 +249,47 @@ TEST_F(Tiers, AFailedReadWhileComingBackEndsThePassAndTheNextBringsTheBlock) {
   pass();
   EXPECT_FALSE(stream_->is_streamed(5));
   pass();
+}
+
+TEST_F(Tiers, WhatFitsStreamsOnceItGaveMemoryBackAndFitsAgain) {
+  for (PlacedBlock& block : blocks_) block.is_pinned = true;
+  streamed_.assign(streamed_.size(), false);
+  open(4);
+  const std::uint64_t planned = tiers_->planned_bytes();
+  EXPECT_FALSE(stream_->is_streaming());
+  pass();
+  EXPECT_EQ(n_streamed_, 0);
+  base::SplitMix64 random(3);
+  for (int i = 0; i < 30; ++i) {
+    const std::uint64_t wanted = random.below(planned);
+    pass([&](std::uint32_t next) {
+      if (next != 7 * (random.next() % k_n_layers)) return;
+      const std::uint64_t before = tiers_->bytes();
+      const std::uint64_t ring = stream_->is_streaming() ? stream_->ring_bytes() : 0;
+      tiers_->resize(wanted, next);
+      if (tiers_->bytes() < before && ring == 0) {
+        EXPECT_LE(tiers_->bytes(), wanted - std::min(wanted, stream_->ring_bytes())) << "room for the ring";
+      }
+      EXPECT_TRUE(tiers_->bytes() == planned || stream_->is_streaming());
+    });
+    if (random.below(3) == 0) {
+      stream_->begin_pass();
+      if (stream_->is_streamed(0)) use(0, 3);  // A pass that is given up, and one who waits.
+      tiers_->resize_between_passes(random.below(planned));
+    }
+    if (random.below(3) != 0) continue;
+    pass([&](std::uint32_t next) { tiers_->resize(planned, next); });
+    pass();
+    EXPECT_FALSE(stream_->is_streaming());
+    n_streamed_ = 0;
+    const std::uint64_t before = stream_->io_statistics().requested_bytes;
+    pass();
+    EXPECT_EQ(n_streamed_, 0);
+    EXPECT_EQ(stream_->io_statistics().requested_bytes, before) << "what fits is not read";
+  }
+  EXPECT_GT(tiers_->statistics().n_released, 20u);
+  EXPECT_GT(tiers_->statistics().n_returned, 20u);
+  expect_the_rest_is_intact();
 }
 
 TEST_F(Tiers, WhatIsFarFromTheRingsReadAheadDoesNotDisturbIt) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "base/units.hpp"
 
 namespace sluice::residency {
@@ -38,6 +40,48 @@ TEST(Governor, TheFirstFillStopsAtTheMark) {
   EXPECT_TRUE(leaves_mark_free({0, 4 * k_gib, 6400 * k_mib, 228 * k_mib}, 128 * k_mib));
   EXPECT_FALSE(leaves_mark_free({0, 4 * k_gib, 6400 * k_mib, 227 * k_mib}, 128 * k_mib));
   EXPECT_FALSE(leaves_mark_free({0, 4 * k_gib, 6400 * k_mib, 100 * k_mib}, 128 * k_mib));
+}
+
+TEST(Governor, AFastFallOfFreeMemoryIsMetBeforeTheMark) {
+  PressureFacts facts{4 * k_gib, 4 * k_gib, 6400 * k_mib, 150 * k_mib};
+  facts.fallen_bytes = 100 * k_mib;
+  EXPECT_EQ(slots(facts), 4 * k_gib) << "what is free lasts longer than until the next look";
+  facts.fallen_bytes = 160 * k_mib;
+  EXPECT_EQ(slots(facts), 4 * k_gib - 170 * k_mib);
+  facts.fallen_bytes = 2 * k_gib;
+  EXPECT_EQ(slots(facts), 4 * k_gib - 250 * k_mib) << "never more than to where it would come back";
+}
+
+TEST(Governor, SeveralWhoTakeBackShareWhatIsFree) {
+  // Each sees the same room at the same moment, again and again.
+  for (const std::uint64_t n : {2u, 3u}) {
+    std::vector<PressureFacts> all(n, {0, 4 * k_gib, 6400 * k_mib, 0});
+    std::uint64_t used = 0;
+    for (int i = 0; i < 200; ++i) {
+      const std::uint64_t free_bytes = 6400 * k_mib - used;
+      for (PressureFacts& facts : all) {
+        facts.free_bytes = free_bytes;
+        facts.max_growth_bytes = 128 * k_mib;
+        const std::uint64_t before = facts.slot_bytes;
+        facts.slot_bytes = slots(facts);
+        EXPECT_LE(facts.slot_bytes, before + 128 * k_mib);
+        used = used + facts.slot_bytes - before;
+      }
+      ASSERT_LE(used, 6400 * k_mib);
+    }
+    EXPECT_LE(used, 6300 * k_mib) << "the mark stays free";
+    EXPECT_GE(used, 5800 * k_mib) << "and no more than that";
+    EXPECT_EQ(all.front().slot_bytes, all.back().slot_bytes);
+  }
+}
+
+TEST(Governor, ABlockComesBackWhole) {
+  PressureFacts facts{0, 0, 6400 * k_mib, 800 * k_mib, k_gib, 3 * k_gib};
+  facts.max_growth_bytes = 128 * k_mib;
+  facts.next_block_bytes = 300 * k_mib;
+  EXPECT_EQ(governed_bytes(facts).block_bytes, k_gib + 300 * k_mib);
+  facts.free_bytes = 550 * k_mib;
+  EXPECT_EQ(governed_bytes(facts).block_bytes, k_gib + 250 * k_mib) << "which is too little for it";
 }
 
 TEST(Governor, SettlesInsteadOfFlapping) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/random.hpp"
 #include "sluice/error.hpp"
 
 namespace sluice::residency {
@@ -27,7 +28,11 @@ ModelFacts moe_facts() {
 }
 
 MachineFacts machine(std::uint64_t default_budget = 1024 * k_mib) {
-  return {default_budget, "available memory", 7 * k_mib};
+  MachineFacts facts;
+  facts.default_budget_bytes = default_budget;
+  facts.default_budget_source = "available memory";
+  facts.process_bytes = 7 * k_mib;
+  return facts;
 }
 
 OpenOptions budget(std::uint64_t bytes) {
@@ -58,7 +63,8 @@ TEST(Plan, StaysWithinEveryBudgetAndUsesIt) {
     last_chunk = plan.prefill_chunk;
     if (plan.fully_resident()) {
       EXPECT_EQ(plan.n_cached_units, plan.n_units);
-      EXPECT_EQ(placement.n_transit, 0u);
+      EXPECT_EQ(plan.n_transit_units, 0u);
+      EXPECT_TRUE(placement.transit_is_spare) << "so that it can give way";
       continue;
     }
     EXPECT_EQ(placement.n_transit, 6u) << "one token's experts and two";
@@ -168,12 +174,15 @@ TEST(Plan, DenseModelsGiveUpEmbeddingsThenFeedForwardThenAttention) {
     // A larger budget may also buy larger passes and a longer ring, but hardly ever less in memory.
     EXPECT_LE(plan.dense_streamed_bytes, last_read + 7 * k_mib) << bytes;
     last_read = std::min(last_read, plan.dense_streamed_bytes);
-    EXPECT_EQ(placement.n_ring_slots == 0, plan.dense_streamed_bytes == 0);
+    EXPECT_EQ(placement.n_ring_slots == 0 || placement.ring_is_spare, plan.dense_streamed_bytes == 0);
     EXPECT_EQ(plan.embedding_streamed_bytes, placement.embedding_on_drive ? facts.embedding_bytes : 0);
     EXPECT_EQ(plan.streamed_bytes, plan.dense_streamed_bytes + plan.embedding_streamed_bytes);
     EXPECT_EQ(plan.n_pinned_blocks == plan.n_dense_blocks, plan.dense_streamed_bytes == 0);
     EXPECT_EQ(plan.ring_bytes, placement.n_ring_slots * facts.ring_slot_bytes);
     if (placement.n_ring_slots != 0) {
+      EXPECT_GE(placement.n_ring_slots, k_min_ring_slots);
+    }
+    if (plan.dense_streamed_bytes != 0) {
       EXPECT_GE(placement.n_ring_slots, k_min_ring_slots);
       EXPECT_TRUE(placement.embedding_on_drive);
       bool some_ffn = false, all_attention = true;
@@ -185,7 +194,8 @@ TEST(Plan, DenseModelsGiveUpEmbeddingsThenFeedForwardThenAttention) {
       EXPECT_TRUE(all_attention || !some_ffn);
       saw_attention = saw_attention || !all_attention;
     }
-    saw_embedding_only = saw_embedding_only || (placement.embedding_on_drive && placement.n_ring_slots == 0);
+    saw_embedding_only =
+        saw_embedding_only || (placement.embedding_on_drive && plan.dense_streamed_bytes == 0);
     if (!placement.embedding_on_drive) {
       EXPECT_TRUE(plan.fully_resident());
       EXPECT_GE(plan.prefill_chunk, k_comfort_chunk);
@@ -193,8 +203,96 @@ TEST(Plan, DenseModelsGiveUpEmbeddingsThenFeedForwardThenAttention) {
   }
   EXPECT_TRUE(saw_embedding_only);
   EXPECT_TRUE(saw_attention);
-  EXPECT_TRUE(make_plan(facts, machine(), budget(256 * k_mib)).plan.fully_resident());
+  const Placement whole = make_plan(facts, machine(), budget(256 * k_mib));
+  EXPECT_TRUE(whole.plan.fully_resident());
+  EXPECT_TRUE(whole.ring_is_spare) << "what fits can give way, too";
   EXPECT_THROW(make_plan(facts, machine(), budget(floor - 1)), Error);
+}
+
+TEST(Plan, RefusesMoreThanThereIsAndSaysBoth) {
+  MachineFacts facts = machine();
+  facts.total_bytes = 64 * k_mib;
+  facts.total_source = "the memory cgroup /box";
+  EXPECT_EQ(make_plan(moe_facts(), facts, budget(64 * k_mib)).plan.budget_bytes, 64 * k_mib);
+  try {
+    make_plan(moe_facts(), facts, budget(65 * k_mib));
+    FAIL() << "more than there is was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::budget);
+    const std::string message = error.what();
+    for (const char* part : {"65.0 MiB", "64.0 MiB", "/box", "--memory 64M"})
+      EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+  }
+}
+
+TEST(Plan, AnyModelAndBudgetGiveAPlanWithinItOrARefusal) {
+  base::SplitMix64 random(1);
+  int n_planned = 0, n_refused = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    ModelFacts facts;
+    facts.pinned_bytes = {{Role::token_embedding, random.below(30 * k_mib)}};
+    facts.embedding_bytes = random.below(2) == 0 ? 0 : facts.pinned_bytes[0].second;
+    facts.alignment_bytes = random.below(2) * 4096;
+    facts.split_bytes = random.below(k_mib);
+    facts.bookkeeping_bytes = random.below(k_mib);
+    std::uint64_t attention = 0, ffn = 0;
+    for (std::uint64_t n = random.below(8); n > 0; --n) {
+      const bool is_attention = random.below(2) == 0;
+      const std::uint64_t bytes = 1 + random.below(8 * k_mib);
+      facts.blocks.push_back({is_attention ? Role::attention : Role::dense_ffn, bytes});
+      (is_attention ? attention : ffn) += bytes;
+    }
+    facts.pinned_bytes.emplace_back(Role::attention, attention);
+    facts.pinned_bytes.emplace_back(Role::dense_ffn, ffn);
+    facts.ring_slot_bytes = 1 + random.below(k_mib);
+    for (std::uint64_t n = random.below(6); n > 0; --n) {
+      const auto n_experts = static_cast<std::uint32_t>(1 + random.below(32));
+      facts.expert_layers.push_back(
+          {n_experts, 1 + static_cast<std::uint32_t>(random.below(n_experts)), 1 + random.below(k_mib)});
+    }
+    facts.gather_bytes = [](std::uint32_t n_rows) { return 1000 + std::uint64_t{n_rows} * 4096; };
+    facts.kv_page_bytes = 1 + random.below(k_mib);
+    facts.kv_page_tokens = 64;
+    facts.n_ctx_train = static_cast<std::uint32_t>(random.below(3000));
+    facts.scratch_bytes = [per_row = random.below(2 * k_mib)](std::uint32_t n_rows) {
+      return 50'000 + n_rows * per_row;
+    };
+    OpenOptions options;
+    options.n_ctx = static_cast<std::uint32_t>(random.below(2) == 0 ? random.below(6) : random.below(3000));
+    options.max_sequences = static_cast<std::uint32_t>(1 + random.below(3));
+    if (random.below(3) == 0) options.prefill_chunk = static_cast<std::uint32_t>(1 + random.below(600));
+    MachineFacts machine_facts = machine(random.below(300 * k_mib));
+    machine_facts.draft_bytes = random.below(2) * random.below(8 * k_mib);
+    machine_facts.other_bytes = random.below(2) * random.below(8 * k_mib);
+    const auto check = [&](std::uint64_t bytes) {
+      options.memory_bytes = bytes;
+      const std::uint64_t allowed = bytes == 0 ? machine_facts.default_budget_bytes : bytes;
+      try {
+        const Plan plan = make_plan(facts, machine_facts, options).plan;
+        EXPECT_LE(plan.planned_bytes, allowed) << i;
+        EXPECT_GE(plan.planned_bytes, std::min(plan.floor_bytes, allowed) / 2) << i;
+        EXPECT_EQ(plan.planned_bytes, sum_of_items(plan)) << i;
+        EXPECT_GE(plan.n_ctx, 1u);
+        EXPECT_GE(plan.prefill_chunk, 1u);
+        EXPECT_LE(plan.prefill_chunk, plan.n_ctx) << i;
+        ++n_planned;
+        return plan.floor_bytes;
+      } catch (const Error& error) {
+        EXPECT_TRUE(error.code() == ErrorCode::budget || error.code() == ErrorCode::invalid_argument);
+        ++n_refused;
+        return std::uint64_t{0};
+      }
+    };
+    check(0);
+    // Just above the floor is where a part that was forgotten shows.
+    if (const std::uint64_t floor = check(1024 * k_mib); floor != 0) {
+      check(floor);
+      check(floor + random.below(200'000));
+      check(floor + random.below(100 * k_mib));
+    }
+  }
+  EXPECT_GT(n_planned, 10'000);
+  EXPECT_GT(n_refused, 1'000);
 }
 
 TEST(Plan, TiedEmbeddingsStay) {

@@ -33,7 +33,7 @@ struct Bench {
   std::uint64_t loaded_bytes = 0;  ///< Requested before the cache was made.
 
   Bench(std::uint32_t slots_per_layer, std::uint32_t n_transit, CachePolicy policy = CachePolicy::lfru,
-        const storage::FaultPlan* faults = nullptr) {
+        const storage::FaultPlan* faults = nullptr, std::uint64_t most_bytes = UINT64_MAX) {
     const std::filesystem::path path = test::write_tiny_model(dir.path(), model);
     bytes = test::read_bytes(path);
     file = test::parse_bytes(bytes);
@@ -48,11 +48,16 @@ struct Bench {
         map_units(file, model.n_layers, model.n_experts, model.n_embd, model.n_ff, store->alignment_bytes());
     placement.slots_per_layer.assign(map.layers.size(), slots_per_layer);
     placement.n_transit = n_transit;
+    placement.transit_is_spare = slots_per_layer == model.n_experts && n_transit != 0;
     for (const LayerUnits& layer : map.layers)
       placement.transit_slot_bytes = std::max(placement.transit_slot_bytes, layer.slot_bytes);
     loaded_bytes = store->queue().statistics().requested_bytes;
     cache = std::make_unique<UnitCache>(file, map, placement, policy, *store);
-    cache->fill_slots([](std::uint64_t) { return true; });
+    cache->fill_slots([&](std::uint64_t part) {
+      if (part > most_bytes) return false;
+      most_bytes -= part;
+      return true;
+    });
   }
 
   void expect_right_bytes(std::uint32_t layer_idx, const Lease& lease) const {
@@ -330,6 +335,64 @@ TEST(UnitCache, GivesSlotsBackAndTakesThemAgain) {
   EXPECT_EQ(bench.cache->own_slot_bytes(), planned);
   run_random_fetches(bench, 3);
   EXPECT_EQ(bench.cache->statistics().n_shrinks, 2u);
+  EXPECT_EQ(bench.cache->statistics().n_grows, 1u);
+}
+
+TEST(UnitCache, WhatKeepsAllStreamsOnceItGaveMemoryBackAndKeepsAllAgain) {
+  Bench bench(8, 4);
+  UnitCache& cache = *bench.cache;
+  const std::uint64_t all = 24 * bench.map.layers[0].slot_bytes;
+  const std::uint64_t transit = 4 * bench.placement.transit_slot_bytes;
+  EXPECT_FALSE(cache.is_streaming());
+  EXPECT_EQ(cache.n_slots(), 24u) << "transit slots have no memory";
+  EXPECT_EQ(cache.slot_bytes(), all);
+  EXPECT_EQ(cache.planned_own_slot_bytes(), all - transit);
+  cache.preload();
+
+  std::mt19937 random(11);
+  for (int i = 0; i < 12; ++i) {
+    const std::uint64_t wanted = random() % cache.planned_own_slot_bytes();
+    cache.resize(wanted);
+    EXPECT_TRUE(cache.is_streaming());
+    EXPECT_LE(cache.own_slot_bytes(), wanted);
+    EXPECT_LE(cache.slot_bytes(), wanted + transit);
+    run_random_fetches(bench, static_cast<std::uint32_t>(i));
+    cache.resize(cache.planned_own_slot_bytes());
+    EXPECT_FALSE(cache.is_streaming());
+    EXPECT_EQ(cache.slot_bytes(), all);
+    run_random_fetches(bench, static_cast<std::uint32_t>(i));
+  }
+  const std::uint64_t before = cache.statistics().n_misses;
+  run_random_fetches(bench, 99);
+  EXPECT_EQ(cache.statistics().n_misses, before) << "every expert is back";
+  EXPECT_EQ(cache.statistics().n_shrinks, 12u);
+  EXPECT_EQ(cache.statistics().n_grows, 12u);
+}
+
+TEST(UnitCache, WhenTheMemoryOfAllCannotBeHadItStreams) {
+  const std::uint64_t slot = Bench(1, 2).map.layers[0].slot_bytes;
+  for (const std::uint64_t n_had : {0u, 1u, 9u, 20u}) {
+    Bench bench(8, 4, CachePolicy::lfru, nullptr, n_had * slot);
+    EXPECT_TRUE(bench.cache->is_streaming());
+    EXPECT_LE(bench.cache->slot_bytes(), std::max<std::uint64_t>(n_had, 4) * slot);
+    run_random_fetches(bench, static_cast<std::uint32_t>(n_had));
+  }
+}
+
+TEST(UnitCache, AChangeSmallerThanASlotDisturbsNothing) {
+  Bench bench(4, 2);
+  const std::array<UnitCache::Want, 1> wants = {{{5, 1}}};
+  bench.cache->begin(1, wants, UnitCache::Admission::always, 1);
+  bench.cache->resize(bench.cache->planned_own_slot_bytes());
+  std::array<Lease, 1> lease;
+  EXPECT_EQ(bench.cache->next(lease), 1u) << "the fetch under way was given up";
+  lease[0] = Lease();
+  const std::uint64_t slot = bench.map.layers[0].slot_bytes;
+  bench.cache->resize(5 * slot);
+  bench.cache->resize(6 * slot - 1);
+  EXPECT_EQ(bench.cache->statistics().n_grows, 0u);
+  bench.cache->resize(6 * slot);
+  EXPECT_EQ(bench.cache->own_slot_bytes(), 6 * slot) << "one slot is enough to make a difference";
   EXPECT_EQ(bench.cache->statistics().n_grows, 1u);
 }
 

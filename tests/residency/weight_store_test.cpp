@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "sluice/error.hpp"
+#include "support/takes_all.hpp"
 #include "support/temp_dir.hpp"
 #include "support/test_data.hpp"
 #include "support/tiny_gguf.hpp"
@@ -43,7 +44,7 @@ class PinnedWeights : public ::testing::Test {
 
 TEST_F(PinnedWeights, ArriveByteForByte) {
   auto store = open();
-  store->load_pinned(pinned_);
+  store->load_pinned(pinned_, {}, test::takes_all);
   for (const auto* tensor : pinned_) {
     const std::byte* data = store->find(*tensor);
     ASSERT_NE(data, nullptr) << tensor->name;
@@ -60,7 +61,7 @@ TEST_F(PinnedWeights, ArriveThroughShortReadsAndInterruptions) {
   faults.delay_rate = 0.3;
   faults.reorder = true;
   auto store = open(&faults);
-  store->load_pinned(pinned_);
+  store->load_pinned(pinned_, {}, test::takes_all);
   for (const auto* tensor : pinned_) {
     EXPECT_EQ(std::memcmp(store->find(*tensor), bytes_.data() + tensor->offset_bytes, tensor->size_bytes), 0)
         << tensor->name;
@@ -73,7 +74,7 @@ TEST_F(PinnedWeights, FailureNamesTensorAndOffset) {
   faults.failing_ranges.push_back({victim->offset_bytes + 5000, victim->offset_bytes + 5001, 5});
   auto store = open(&faults);
   try {
-    store->load_pinned(pinned_);
+    store->load_pinned(pinned_, {}, test::takes_all);
     FAIL() << "the read error was not reported";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::io);
@@ -91,7 +92,7 @@ TEST_F(PinnedWeights, ABlockThatWasGivenBackLeavesTheOthersAlone) {
     if (tensor != blocks[0][0] && tensor != blocks[0][1] && tensor != blocks[1][0]) rest.push_back(tensor);
   }
   auto store = open();
-  store->load_pinned(rest, blocks);
+  store->load_pinned(rest, blocks, test::takes_all);
   const std::uint64_t all = store->pinned_bytes();
   const auto expect_intact = [&](const gguf::TensorInfo& tensor) {
     EXPECT_EQ(std::memcmp(store->find(tensor), bytes_.data() + tensor.offset_bytes, tensor.size_bytes), 0)

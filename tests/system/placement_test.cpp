@@ -232,6 +232,55 @@ TEST_F(Placement, MemoryPressureGivesTheSameBits) {
   EXPECT_GT(stats.n_grows, 1u);
 }
 
+TEST_F(Placement, AModelThatFitsGivesWayAndComesBackWithTheSameBits) {
+  Case one = make_case("resident under pressure");
+  one.options.memory_bytes = budget(100) + (8u << 20);
+  one.options.prefill_chunk = 8;
+  auto free_mib = std::make_shared<std::uint64_t>(20);
+  one.hooks.memory_limits = [free_mib] {
+    platform::MemoryLimits limits;
+    limits.total_bytes = limits.available_bytes = 64u << 20;
+    limits.cgroup_limit_bytes = 64u << 20;
+    limits.cgroup_used_bytes = (64 - *free_mib) << 20;
+    return limits;
+  };
+  Model model = open(one);
+  ASSERT_TRUE(model.plan().fully_resident());
+  const std::uint64_t slot_bytes = model.stats().slot_bytes;
+  const std::vector<TokenId> tokens = text_tokens(model);
+  const auto expect_same_bits = [&] {
+    Sequence sequence = model.new_sequence();
+    const StepItem item{&sequence, tokens, LogitsWanted::all};
+    std::size_t n_different = 0;
+    const std::size_t n_vocab = model.info().n_vocab;
+    model.step({&item, 1}, [&](std::size_t, std::size_t token, std::span<const float> logits) {
+      n_different +=
+          std::memcmp(logits.data(), reference_.data() + token * n_vocab, n_vocab * sizeof(float)) != 0;
+    });
+    EXPECT_EQ(n_different, 0u);
+  };
+  expect_same_bits();
+  EXPECT_EQ(model.stats().n_misses, 0u);
+
+  *free_mib = 0;
+  model.relieve();
+  EXPECT_EQ(model.stats().n_shrinks, 1u) << "a program that waits gives way";
+  EXPECT_LE(model.stats().slot_bytes, slot_bytes - (2u << 20));
+  expect_same_bits();
+  EXPECT_GT(model.stats().n_misses, 0u);
+  EXPECT_LT(model.stats().slot_bytes, slot_bytes / 4);
+
+  *free_mib = 40;
+  model.relieve();
+  EXPECT_EQ(model.stats().n_grows, 0u);
+  expect_same_bits();
+  expect_same_bits();
+  EXPECT_EQ(model.stats().slot_bytes, slot_bytes);
+  const std::uint64_t misses = model.stats().n_misses;
+  expect_same_bits();
+  EXPECT_EQ(model.stats().n_misses, misses) << "all experts are back";
+}
+
 TEST_F(Placement, AHeatFileGivesTheSameBits) {
   const test::TempDir dir;
   for (const int percent : {0, 10, 40, 80, 100}) {

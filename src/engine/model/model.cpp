@@ -83,7 +83,14 @@ void Model::set_progress(StepProgress progress) {
   impl_->progress = std::move(progress);
 }
 void Model::preload_while(const std::function<bool()>& may_go_on) {
-  if (impl_->cache != nullptr) impl_->cache->preload_while(may_go_on);
+  if (impl_->cache == nullptr) return;
+  impl_->cache->preload_while([&] {
+    impl_->pressure->relieve();
+    return may_go_on();
+  });
+}
+void Model::relieve() {
+  impl_->pressure->relieve();
 }
 void Model::save_heat() const {
   if (impl_->cache != nullptr)

@@ -12,6 +12,7 @@
 #include "engine/model/heat.hpp"
 #include "engine/model/kv_pool.hpp"
 #include "engine/model/prepare.hpp"
+#include "engine/model/pressure.hpp"
 #include "engine/model/tokenizer_impl.hpp"
 #include "kernels/cpu_ops.hpp"
 #include "model/forward.hpp"
@@ -19,7 +20,6 @@
 #include "platform/memory.hpp"
 #include "residency/dense_stream.hpp"
 #include "residency/dense_tiers.hpp"
-#include "residency/governor.hpp"
 #include "residency/row_gather.hpp"
 #include "residency/unit_cache.hpp"
 #include "residency/weight_store.hpp"
@@ -38,6 +38,8 @@ struct Hooks {
   std::optional<std::uint64_t> process_bytes;
   /// Stands in for what the system says of memory while the model runs.
   std::function<platform::MemoryLimits()> memory_limits;
+  /// The same while the model takes its memory; nobody then waits for others to give way.
+  std::function<platform::MemoryLimits()> limits_at_open;
 };
 
 /// Model::open with hooks.
@@ -56,8 +58,6 @@ struct Model::Impl {
   std::uint64_t unit_read_start = 0;  ///< The queue's byte count when units began.
   std::optional<std::uint64_t> kernel_bytes_before;
   std::string io_description;
-  std::function<platform::MemoryLimits()> memory_limits;
-  std::uint64_t govern_interval_ns = 0, governed_ns = 0, resized_ns = 0;
   storage::IoStatistics io_before;  ///< The queue's statistics after loading.
   std::vector<storage::DriveStatistics> drives_before;
   const std::atomic<bool>* cancel = nullptr;
@@ -82,9 +82,10 @@ struct Model::Impl {
   std::unique_ptr<kernels::Ops> ops;
   std::unique_ptr<residency::WeightStore> store;
   std::unique_ptr<residency::UnitCache> cache;
-  std::unique_ptr<residency::DenseStream> blocks;    ///< Null when no always-used weight is streamed.
+  std::unique_ptr<residency::DenseStream> blocks;    ///< Null when no always-used weight can be streamed.
   std::unique_ptr<residency::DenseTiers> tiers;      ///< The same.
   std::unique_ptr<residency::RowGather> embeddings;  ///< Null when they are pinned.
+  std::unique_ptr<engine::Pressure> pressure;
   std::unique_ptr<engine::KvPool> kv;
   std::unique_ptr<model::Forward> forward;
 
@@ -110,11 +111,6 @@ struct Model::Impl {
   /// `n_guesses` of the rows are guesses.
   void run_pass(const LogitsSink& sink, bool is_decode, std::size_t n_guesses);
   void before_layer(std::uint32_t layer_idx);
-  /// Gives slots and blocks back or takes them again, as the memory of the machine allows; looks at most
-  /// every 25 ms. For a streaming model, between two layers, or two products, of which the next uses tensor
-  /// `next_tensor` of the stream.
-  void govern(std::uint32_t next_tensor);
-  std::optional<residency::PressureFacts> pressure() const;  ///< Nothing when the system tells nothing.
   Stats stats() const;
 
  private:

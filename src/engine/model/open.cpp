@@ -4,17 +4,18 @@
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
+#include "base/log.hpp"
+#include "base/units.hpp"
+#include "engine/model/memory_claim.hpp"
 #include "engine/model/model_impl.hpp"
+#include "engine/model/open_turn.hpp"
 #include "engine/plan/machine_facts.hpp"
-#include "residency/governor.hpp"
 
 namespace sluice::engine {
 namespace {
 
 constexpr std::size_t k_queue_depth = 64;
 constexpr int k_pread_threads = 4;
-/// A neighbour that takes 300 MB/s takes 8 MB between two looks, and a look costs a tenth of a millisecond.
-constexpr std::uint64_t k_govern_interval_ns = 25'000'000;
 
 /// The storage backend the options ask for; describes what was chosen and why in *description.
 std::unique_ptr<storage::Backend> make_backend(IoBackend kind, std::string* description) {
@@ -81,6 +82,15 @@ void check_options(const OpenOptions& options) {
   }
 }
 
+/// What a plan promises to things that get their memory when they are used.
+std::uint64_t later_bytes(const Plan& plan) {
+  std::uint64_t bytes = 0;
+  for (const PlanItem& item : plan.items) {
+    if (item.what == "KV cache" || item.what == "scratch") bytes += item.bytes;
+  }
+  return bytes;
+}
+
 /// The weights that every token uses, by where they lie.
 struct WeightLayout {
   std::vector<const gguf::TensorInfo*> pinned;        ///< In memory for the whole run.
@@ -94,7 +104,13 @@ struct WeightLayout {
 /// return value, or both; the comment of each stage names the fields it needs.
 class Opener {
  public:
-  Opener(const OpenOptions& options, const Hooks& hooks) : options_(options), hooks_(hooks) {}
+  Opener(const OpenOptions& options, const Hooks& hooks)
+      : options_(options),
+        hooks_(hooks),
+        claim_(
+            hooks.limits_at_open ? hooks.limits_at_open : [] { return platform::read_memory_limits(); },
+            hooks.limits_at_open ? 0 : MemoryClaim::k_wait_ns),
+        must_take_([this](std::uint64_t bytes) { return claim_.must_take(bytes); }) {}
   std::unique_ptr<Model::Impl> open(const std::filesystem::path& path);
 
  private:
@@ -104,6 +120,8 @@ class Opener {
   std::uint64_t read_header(const std::filesystem::path& path);
   /// Needs nothing.
   void start_threads();
+  /// Needs nothing.
+  void watch_memory();
   /// Needs prepared. The queue of pinned weights and experts; describes how it reads.
   Queue make_first_queue();
   /// A queue beside the first: whoever waits for the one is not held up by the other, and ids do not mix.
@@ -111,8 +129,16 @@ class Opener {
   Queue make_queue(const storage::ReadQueue::Options& queue_options, std::string* description);
   /// Needs nothing, but what was allocated before counts as the process's own.
   residency::MachineFacts look_at_machine();
+  /// Needs prepared.
+  OpenTurn take_turn() const;
+  /// The smallest budget, when that is at most half of all memory; else 0.
+  std::uint64_t modest_bytes(const residency::ModelFacts& facts,
+                             const residency::MachineFacts& machine) const;
   /// Needs prepared and ops.
-  void make_plan(const residency::MachineFacts& machine);
+  void make_plan(residency::MachineFacts machine);
+  /// Needs what make_plan(), lay_out_weights() and load_weights() need. Plans again when others took the
+  /// memory of a default budget meanwhile.
+  WeightLayout plan_and_load(std::uint64_t header_bytes);
   /// Needs prepared (takes its open files).
   void make_store(Queue queue);
   /// Needs prepared and placement.
@@ -123,6 +149,8 @@ class Opener {
   void make_streams(const WeightLayout& layout);
   /// Needs placement and store. For models with experts.
   void make_cache();
+  /// Needs cache. Takes the memory of its slots and, when it keeps all experts, reads them.
+  void fill_cache();
   /// Needs cache, and store with its weights.
   void use_heat();
   /// Needs everything before it.
@@ -136,6 +164,8 @@ class Opener {
 
   const OpenOptions& options_;
   const Hooks& hooks_;
+  MemoryClaim claim_;
+  std::function<bool(std::uint64_t)> must_take_;  ///< Of the claim.
   std::unique_ptr<Model::Impl> impl_;
 };
 
@@ -144,14 +174,16 @@ std::unique_ptr<Model::Impl> Opener::open(const std::filesystem::path& path) {
   check_options(options_);
   const std::uint64_t header_bytes = read_header(path);
   start_threads();
+  watch_memory();
   Queue queue = make_first_queue();
-  make_plan(look_at_machine());
+  const OpenTurn turn = take_turn();
   make_store(std::move(queue));
-  const WeightLayout layout = lay_out_weights();
-  load_weights(layout, header_bytes);
+  const WeightLayout layout = plan_and_load(header_bytes);
   make_streams(layout);
-  if (parts().params.is_moe()) {
-    make_cache();
+  if (parts().params.is_moe()) make_cache();
+  impl_->pressure->watch(impl_->cache.get(), impl_->tiers.get());
+  if (impl_->cache != nullptr) {
+    fill_cache();
     use_heat();
   }
   make_forward();
@@ -173,6 +205,50 @@ std::uint64_t Opener::read_header(const std::filesystem::path& path) {
   impl_->prepared = std::move(prepared);
   impl_->info = make_info(parts());
   return header_bytes + parts().probe_read_bytes;
+}
+
+std::uint64_t Opener::modest_bytes(const residency::ModelFacts& facts,
+                                   const residency::MachineFacts& machine) const {
+  if (machine.total_bytes == 0) return 0;
+  residency::MachineFacts any = machine;
+  any.default_budget_bytes = UINT64_MAX / 4;
+  OpenOptions least = options_;
+  if (least.n_ctx == 0) {
+    least.n_ctx = residency::k_min_auto_ctx;
+    if (facts.n_ctx_train != 0) least.n_ctx = std::min(least.n_ctx, facts.n_ctx_train);
+  }
+  const std::uint64_t floor = residency::make_plan(facts, any, least).plan.floor_bytes;
+  return floor <= machine.total_bytes / 2 ? floor : 0;
+}
+
+OpenTurn Opener::take_turn() const {
+  if (hooks_.memory_limits) return {};
+  const platform::MemoryLimits limits = platform::read_memory_limits();
+  const auto facts = memory_facts(limits);
+  // Who needs little beside what is free does not wait for one who loads much.
+  constexpr std::uint64_t k_little = 16;
+  if (!facts || impl_->info.file_bytes < facts->free_bytes / k_little) return {};
+  return OpenTurn(OpenTurn::place(limits.cgroup_limit_bytes ? limits.cgroup_path : ""));
+}
+
+WeightLayout Opener::plan_and_load(std::uint64_t header_bytes) {
+  constexpr int k_max_plans = 4;
+  for (int n_plans = 1;; ++n_plans) {
+    make_plan(look_at_machine());
+    WeightLayout layout = lay_out_weights();
+    try {
+      load_weights(layout, header_bytes);
+      return layout;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::budget || options_.memory_bytes != 0 || n_plans == k_max_plans) throw;
+    }
+  }
+}
+
+void Opener::watch_memory() {
+  impl_->pressure = hooks_.memory_limits
+                        ? std::make_unique<Pressure>(hooks_.memory_limits, 0)
+                        : std::make_unique<Pressure>([] { return platform::read_memory_limits(); });
 }
 
 void Opener::start_threads() {
@@ -201,9 +277,6 @@ Opener::Queue Opener::make_first_queue() {
 
 residency::MachineFacts Opener::look_at_machine() {
   residency::MachineFacts machine = machine_facts();
-  impl_->memory_limits =
-      hooks_.memory_limits ? hooks_.memory_limits : [] { return platform::read_memory_limits(); };
-  impl_->govern_interval_ns = hooks_.memory_limits ? 0 : k_govern_interval_ns;
   if (options_.draft != nullptr) {
     // Pages of the draft's KV cache that were not touched yet are not resident, but promised to it.
     const Model::Impl& draft = ModelAccess::impl(*options_.draft);
@@ -216,15 +289,28 @@ residency::MachineFacts Opener::look_at_machine() {
   return machine;
 }
 
-void Opener::make_plan(const residency::MachineFacts& machine) {
+void Opener::make_plan(residency::MachineFacts machine) {
   residency::ModelFacts facts = model_facts(parts(), *impl_->ops);
   if (options_.on_routing) {
     facts.scratch_bytes = [inner = facts.scratch_bytes, per_row = routed_per_row()](std::uint32_t n_rows) {
       return inner(n_rows) + n_rows * per_row * sizeof(std::uint16_t);
     };
   }
+  if (options_.memory_bytes == 0) {
+    // Other models give way when this one asks for what it cannot do without.
+    machine.default_budget_bytes = std::max(machine.default_budget_bytes, modest_bytes(facts, machine));
+  }
   impl_->placement = residency::make_plan(facts, machine, options_);
   impl_->plan = impl_->placement.plan;
+  claim_.set_later_bytes(later_bytes(impl_->plan));
+  const Plan& plan = impl_->plan;
+  if (!plan.budget_is_default && machine.free_bytes != 0 && plan.planned_bytes > machine.free_bytes) {
+    base::warn(
+        "--memory {}M plans {}, but only {} can be had now: experts and dense weights get what is "
+        "there, and more of it when others give memory back",
+        plan.budget_bytes / base::k_mib, base::format_bytes(plan.planned_bytes),
+        base::format_bytes(machine.free_bytes));
+  }
 }
 
 void Opener::make_store(Queue queue) {
@@ -255,7 +341,7 @@ WeightLayout Opener::lay_out_weights() const {
 
 void Opener::load_weights(const WeightLayout& layout, std::uint64_t header_bytes) {
   residency::WeightStore& store = *impl_->store;
-  store.load_pinned(layout.pinned, layout.pinned_blocks);
+  store.load_pinned(layout.pinned, layout.pinned_blocks, must_take_);
   impl_->io_before = store.queue().statistics();
   impl_->drives_before = store.queue().drives();
   impl_->load_read_bytes = header_bytes + impl_->io_before.read_bytes;
@@ -269,6 +355,7 @@ void Opener::make_streams(const WeightLayout& layout) {
     impl_->blocks =
         std::make_unique<residency::DenseStream>(layout.movable, placement.n_ring_slots, *impl_->store,
                                                  make_own_queue(queue_options), layout.streamed);
+    impl_->blocks->take_ring(must_take_);
     impl_->tiers = std::make_unique<residency::DenseTiers>(layout.blocks, *impl_->store, *impl_->blocks);
   }
   if (placement.embedding_on_drive) {
@@ -280,10 +367,11 @@ void Opener::make_streams(const WeightLayout& layout) {
 void Opener::make_cache() {
   impl_->cache = std::make_unique<residency::UnitCache>(parts().file, parts().units, impl_->placement,
                                                         options_.policy, *impl_->store);
-  impl_->cache->fill_slots([this](std::uint64_t bytes) {
-    const auto now = impl_->pressure();
-    return !now || residency::leaves_mark_free(*now, bytes);
-  });
+  impl_->cache->take_transit(must_take_);
+}
+
+void Opener::fill_cache() {
+  impl_->cache->fill_slots([this](std::uint64_t bytes) { return claim_.may_take(bytes); });
   if (!impl_->cache->is_streaming()) impl_->cache->preload();
 }
 
@@ -309,7 +397,8 @@ void Opener::make_forward() {
       owner->plan.prefill_chunk, options_.look_ahead);
   owner->forward->set_layer_hook([owner](std::uint32_t layer_idx) { owner->before_layer(layer_idx); });
   if (owner->tiers != nullptr)
-    owner->forward->set_block_hook([owner](std::uint32_t next_tensor) { owner->govern(next_tensor); });
+    owner->forward->set_block_hook(
+        [owner](std::uint32_t next_tensor) { owner->pressure->govern(next_tensor); });
 }
 
 void Opener::reserve_rows() {

@@ -72,7 +72,7 @@ void Model::Impl::add_io_stats(Stats& stats) const {
   if (blocks != nullptr) {
     blocks->settle();
     add_queue(blocks->io_statistics(), blocks->drive_statistics());
-    stats.ring_bytes = blocks->ring_bytes();
+    stats.ring_bytes = blocks->is_streaming() ? blocks->ring_bytes() : 0;
     stats.stall_ns += blocks->statistics().stall_ns;
     stats.n_blocks_released = tiers->statistics().n_released;
     stats.n_blocks_returned = tiers->statistics().n_returned;

@@ -132,7 +132,7 @@ void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) 
 }
 
 void Model::Impl::before_layer(std::uint32_t layer_idx) {
-  if (tiers == nullptr && cache != nullptr && cache->is_streaming()) govern(0);
+  if (tiers == nullptr && cache != nullptr) pressure->govern(0);
   if (!progress) return;
   const double layers = static_cast<double>(layer_idx) / prepared->params.n_layers;
   progress(static_cast<double>(n_step_done) + layers * static_cast<double>(pass_tokens.size()),

@@ -67,6 +67,7 @@ residency::MachineFacts facts_of_machine(const PlanRequest& request) {
     platform::MemoryLimits limits;
     limits.total_bytes = limits.available_bytes = request.sim_ram_bytes;
     facts.default_budget_bytes = platform::default_budget_bytes(limits, 0);
+    facts.total_bytes = facts.free_bytes = 0;  // A budget beyond the simulated machine is refused by name.
     facts.default_budget_source = fmt::format("simulated {}", format_bytes(request.sim_ram_bytes));
   }
   return facts;
@@ -93,9 +94,10 @@ std::optional<residency::HeatCounts> counts_of(const engine::Prepared& prepared,
 }
 
 /// The smallest budget that any plan with these options needs.
-std::uint64_t needed_bytes(const engine::Planner& planner, const residency::MachineFacts& machine,
+std::uint64_t needed_bytes(const engine::Planner& planner, residency::MachineFacts machine,
                            std::uint32_t n_ctx_train, OpenOptions options) {
   options.memory_bytes = k_any_budget_bytes;
+  machine.total_bytes = 0;
   // A context that nobody asked for is made as small as it may be before a budget is refused.
   if (options.n_ctx == 0) {
     options.n_ctx = residency::k_min_auto_ctx;
