@@ -3,13 +3,11 @@
 // memory cgroup hardly larger than the budget the process must live.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "cli/program.hpp"
+#include "system/memory_cgroup.hpp"
 
 namespace sluice::test {
 namespace {
@@ -32,6 +30,21 @@ nlohmann::json run_story(std::uint64_t memory_bytes, const std::string& threads 
 std::uint64_t floor_bytes() {
   static const std::uint64_t k_floor = run_story(1024 * k_mib)["plan"]["floor_bytes"].get<std::uint64_t>();
   return k_floor;
+}
+
+TEST(Budget, MoreThanTheGroupHasIsRefusedWithBothFigures) {
+  const MemoryCgroup group(64 * k_mib);
+  if (group.folder().empty()) GTEST_SKIP() << "this user may not make a memory cgroup";
+  const Outcome outcome = Process(group.command(story(65 * k_mib)), {}).wait();
+  EXPECT_EQ(outcome.status, 1);
+  for (const char* part : {"65.0 MiB", "64.0 MiB", "memory cgroup", "--memory 64M"})
+    EXPECT_THAT(outcome.err, ::testing::HasSubstr(part));
+}
+
+TEST(Budget, MoreThanTheMachineHasIsRefused) {
+  const Outcome outcome = sluice(story(std::uint64_t{1} << 55));
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, ::testing::HasSubstr("is more than there is"));
 }
 
 /// The floor counts the process as it is at that moment, which varies by some pages from run to run.
@@ -85,47 +98,12 @@ TEST(Budget, BelowTheFloorIsRefusedWithTheFloor) {
   EXPECT_EQ(outcome.out, "");
 }
 
-/// A version-1 or version-2 memory cgroup of its own, when this user may make one.
-class MemoryCgroup {
- public:
-  explicit MemoryCgroup(std::uint64_t limit_bytes) {
-    for (const auto& [root, file] : {std::pair{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"},
-                                     std::pair{"/sys/fs/cgroup", "memory.max"}}) {
-      const std::string folder = std::string(root) + "/sluice-test-" + std::to_string(getpid());
-      if (mkdir(folder.c_str(), 0700) != 0) continue;
-      std::ofstream limit(folder + "/" + file);
-      limit << limit_bytes << std::flush;
-      if (limit.good()) {
-        folder_ = folder;
-        return;
-      }
-      rmdir(folder.c_str());
-    }
-  }
-  ~MemoryCgroup() {
-    if (!folder_.empty()) rmdir(folder_.c_str());
-  }
-  MemoryCgroup(const MemoryCgroup&) = delete;
-  MemoryCgroup& operator=(const MemoryCgroup&) = delete;
-  const std::string& folder() const { return folder_; }
-
- private:
-  std::string folder_;
-};
-
 TEST(Budget, ACgroupHardlyLargerThanTheBudgetNeverKills) {
   for (const std::uint64_t extra : {std::uint64_t{0}, 4 * k_mib, 12 * k_mib}) {
     const std::uint64_t budget = floor_bytes() + k_floor_slack + extra;
     const MemoryCgroup group(budget + std::max(budget / 20, 8 * k_mib));
     if (group.folder().empty()) GTEST_SKIP() << "this user may not make a memory cgroup";
-    std::string command;
-    for (const std::string& word : story(budget)) command += " '" + word + "'";
-    // The shell enters the group first, so that everything the program touches is charged to it.
-    const Outcome outcome =
-        Process(
-            {"/bin/sh", "-c", "echo $$ > " + group.folder() + "/cgroup.procs && exec " + k_program + command},
-            {})
-            .wait();
+    const Outcome outcome = Process(group.command(story(budget)), {}).wait();
     EXPECT_EQ(outcome.status, 0) << outcome.err;
   }
 }
@@ -134,11 +112,10 @@ TEST(Budget, DefaultInsideACgroupFitsIt) {
   const std::uint64_t limit = 32 * k_mib;
   const MemoryCgroup group(limit);
   if (group.folder().empty()) GTEST_SKIP() << "this user may not make a memory cgroup";
-  const Outcome outcome = Process({"/bin/sh", "-c",
-                                   "echo $$ > " + group.folder() + "/cgroup.procs && exec " + k_program +
-                                       " run tales -p 'Once upon a time' -n 40 --temp 0 --json"},
-                                  {})
-                              .wait();
+  const Outcome outcome =
+      Process(group.command({"run", "tales", "-p", "Once upon a time", "-n", "40", "--temp", "0", "--json"}),
+              {})
+          .wait();
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const nlohmann::json result = nlohmann::json::parse(outcome.out);
   EXPECT_LE(result["plan"]["budget_bytes"].get<std::uint64_t>(), limit);
