@@ -23,7 +23,7 @@ report() {  # report WHY PATTERN FILES...
   fi
 }
 
-mapfile -t all < <(find . -type f -not -path './.git/*' -not -path './build/*' -not -path './.cache/*' -not -name '*.gguf' |
+mapfile -t all < <(find . -type f -not -path './.git/*' -not -path './.git' -not -path './build/*' -not -path './.cache/*' -not -name '*.gguf' |
   LC_ALL=C sort)
 mapfile -t sources < <(printf '%s\n' "${all[@]}" |
   grep -E '\.(cpp|hpp|cu|inc|cmake|sh|txt)$|^\./(scripts|\.ci)/|/Makefile$' || true)
