@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstring>
+#include <thread>
 
 #include "base/check.hpp"
 #include "base/clock.hpp"
+#include "base/log.hpp"
 
 namespace sluice::base {
 namespace {
@@ -17,6 +20,8 @@ namespace {
 // short against a scheduler quantum, so that a machine with another busy process loses little.
 constexpr std::uint64_t k_spin_ns = 20'000;
 constexpr std::uint64_t k_chunk_mask = 0xffff'ffffu;
+// The kernels' buffers lie in scratch memory, so calls and their locals are all that a stack holds.
+constexpr std::size_t k_stack_bytes = 1024 * 1024;
 
 void cpu_relax() noexcept {
 #if defined(__x86_64__)
@@ -38,19 +43,26 @@ void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int n_threads)
+ThreadPool::ThreadPool(int n_threads, StartThread start_thread)
     : n_threads_(n_threads), runs_(static_cast<std::size_t>(std::clamp(n_threads, 1, k_max_threads))) {
   SLUICE_CHECK(n_threads >= 1 && n_threads <= k_max_threads);
-  workers_.reserve(static_cast<std::size_t>(n_threads - 1));
-  for (int thread = 1; thread < n_threads; ++thread)
-    workers_.emplace_back([this, thread] { worker(thread); });
+  if (start_thread == nullptr) return;
+  const auto run = [](void* self, int index) noexcept { static_cast<ThreadPool*>(self)->worker(1 + index); };
+  const int error = workers_.start(n_threads - 1, k_stack_bytes, run, this, start_thread);
+  if (error == 0) return;
+  // Workers look at it only after run() has begun a loop.
+  n_threads_ = 1 + workers_.n_threads();
+  warn(
+      "only {} of {} threads could be started: {}; computing goes on with them. Ask for fewer (--threads), "
+      "or raise the limit on processes or on address space",
+      n_threads_, n_threads, std::strerror(error));
 }
 
 ThreadPool::~ThreadPool() {
   stop_.store(true);
   generation_.fetch_add(1);
   futex_wake_all(generation_);
-  for (auto& thread : workers_) thread.join();
+  workers_.join();
 }
 
 void ThreadPool::run(std::size_t n_chunks, FunctionRef<void(std::size_t, int)> task) noexcept {
@@ -64,7 +76,7 @@ void ThreadPool::run(std::size_t n_chunks, FunctionRef<void(std::size_t, int)> t
   n_done_.store(0, std::memory_order_relaxed);
   // Publishes the two above to whoever takes a chunk. The end lies in the same word as the next chunk, so a
   // late worker of an earlier loop can never take one by the new loop's number and the old loop's place.
-  const std::size_t n_runs = runs_.size();
+  const auto n_runs = static_cast<std::size_t>(n_threads_);
   for (std::size_t i = 0; i < n_runs; ++i) {
     runs_[i].next_and_end.store(n_chunks * (i + 1) / n_runs << 32 | n_chunks * i / n_runs,
                                 std::memory_order_release);

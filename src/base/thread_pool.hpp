@@ -3,11 +3,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <thread>
 #include <vector>
 
 #include "base/function_ref.hpp"
+#include "base/worker_threads.hpp"
 
 namespace sluice::base {
 
@@ -20,14 +19,17 @@ namespace sluice::base {
 /// follows at once, an idle process uses no CPU. Thread-compatible: one caller at a time.
 class ThreadPool {
  public:
-  /// `n_threads` counts the caller, so 1 starts no worker. Requires 1 <= n_threads <= k_max_threads.
-  explicit ThreadPool(int n_threads);
+  /// `n_threads` counts the caller, so 1 starts no worker. Requires 1 <= n_threads <= k_max_threads. When the
+  /// system refuses a thread, the pool works with those it has and warns. With null for `start_thread` there
+  /// are no workers and the caller does everything: for users that only ask what n_threads() would need.
+  explicit ThreadPool(int n_threads, StartThread start_thread = pthread_create);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   static constexpr int k_max_threads = 256;
 
+  /// Those that could be started, the caller included.
   int n_threads() const noexcept { return n_threads_; }
 
   /// Calls task(chunk, thread) once for every chunk in [0, n_chunks), thread in [0, n_threads). The caller
@@ -52,7 +54,7 @@ class ThreadPool {
   alignas(64) std::atomic<std::uint32_t> generation_{0};
   std::atomic<std::uint32_t> n_sleeping_{0};
   std::atomic<bool> stop_{false};
-  std::vector<std::thread> workers_;
+  WorkerThreads workers_;
 };
 
 }  // namespace sluice::base

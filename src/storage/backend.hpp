@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/worker_threads.hpp"
+
 namespace sluice::storage {
 
 /// One read of a contiguous range into memory. For a direct descriptor, offset, length and address are
@@ -47,8 +49,10 @@ class Backend {
 /// io_uring. Returns null and says why in *reason when the kernel, seccomp or a sysctl forbids it or the
 /// build has no liburing.
 std::unique_ptr<Backend> make_uring_backend(std::size_t queue_depth, std::string* reason);
-/// Threads that call pread: works everywhere.
-std::unique_ptr<Backend> make_pread_backend(std::size_t queue_depth, int n_threads);
+/// Threads that call pread: works everywhere. With fewer threads when the system refuses some; throws
+/// Error(io) when it refuses all.
+std::unique_ptr<Backend> make_pread_backend(std::size_t queue_depth, int n_threads,
+                                            base::StartThread start_thread = pthread_create);
 
 /// Faults for tests, drawn from a seeded generator so that a run can be repeated.
 struct FaultPlan {

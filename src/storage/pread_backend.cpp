@@ -1,16 +1,14 @@
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
 
 #include "base/check.hpp"
 #include "base/error.hpp"
+#include "base/worker_threads.hpp"
 #include "storage/backend.hpp"
 
 namespace sluice::storage {
@@ -19,7 +17,6 @@ namespace {
 constexpr std::size_t k_max_queue_depth = 4096;
 // A reader calls pread and little else; the default stack of 8 MiB would count against address-space limits.
 constexpr std::size_t k_stack_bytes = 128 * 1024;
-constexpr std::size_t k_max_stack_bytes = 2 * 1024 * 1024;
 
 /// First in, first out, in storage that is made once.
 template <typename T>
@@ -48,14 +45,14 @@ class Fifo {
 
 class PreadBackend final : public Backend {
  public:
-  PreadBackend(std::size_t queue_depth, int n_threads)
+  PreadBackend(std::size_t queue_depth, int n_threads, base::StartThread start_thread)
       : capacity_(queue_depth), queued_(queue_depth), done_(queue_depth) {
-    threads_.reserve(static_cast<std::size_t>(n_threads));
-    try {
-      start_threads(n_threads);
-    } catch (...) {
-      stop_threads();
-      throw;
+    const auto run = [](void* self, int) noexcept { static_cast<PreadBackend*>(self)->read_until_stopped(); };
+    const int error = threads_.start(n_threads, k_stack_bytes, run, this, start_thread);
+    // Fewer threads read more slowly; only none at all is a failure.
+    if (threads_.n_threads() == 0) {
+      base::fail(ErrorCode::io, "cannot start a reader thread: {} (is a limit on processes reached?)",
+                 std::strerror(error));
     }
   }
   PreadBackend(const PreadBackend&) = delete;
@@ -97,53 +94,16 @@ class PreadBackend final : public Backend {
   }
 
  private:
-  void start_threads(int n_threads) {
-    // Signals belong to the program's own threads; a new thread inherits the mask.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = 0;
-    for (int i = 0; i < n_threads && error == 0; ++i) error = start_thread();
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    // Fewer threads read more slowly; only none at all is a failure.
-    if (threads_.empty()) {
-      base::fail(ErrorCode::io, "cannot start a reader thread: {} (is a limit on processes reached?)",
-                 std::strerror(error));
-    }
-  }
-
-  int start_thread() {
-    pthread_attr_t attributes;
-    int error = pthread_attr_init(&attributes);
-    if (error != 0) return error;
-    // Thread-local data of loaded libraries lies on the stack too; where it needs more, the system says
-    // EINVAL.
-    error = EINVAL;
-    for (std::size_t bytes = k_stack_bytes; error == EINVAL && bytes <= k_max_stack_bytes; bytes *= 2) {
-      pthread_t thread{};
-      error = pthread_attr_setstacksize(&attributes, bytes);
-      if (error == 0) error = pthread_create(&thread, &attributes, &PreadBackend::run, this);
-      if (error == 0) threads_.push_back(thread);
-    }
-    pthread_attr_destroy(&attributes);
-    return error;
-  }
-
   void stop_threads() noexcept {
     {
       const std::lock_guard lock(mutex_);
       stop_ = true;
     }
     work_.notify_all();
-    for (pthread_t thread : threads_) pthread_join(thread, nullptr);
+    threads_.join();
   }
 
-  static void* run(void* self) noexcept {
-    static_cast<PreadBackend*>(self)->read_until_stopped();
-    return nullptr;
-  }
-
-  void read_until_stopped() {
+  void read_until_stopped() noexcept {
     std::unique_lock lock(mutex_);
     for (;;) {
       work_.wait(lock, [&] { return stop_ || !queued_.empty(); });
@@ -160,7 +120,6 @@ class PreadBackend final : public Backend {
 
   const std::size_t capacity_;
   std::size_t in_flight_ = 0;  ///< Of the caller's thread only.
-  std::vector<pthread_t> threads_;
 
   std::mutex mutex_;  ///< Guards what follows.
   std::condition_variable work_;
@@ -169,14 +128,16 @@ class PreadBackend final : public Backend {
   Fifo<Completion> done_;
   std::size_t n_wanted_ = 0;  ///< Completions that a sleeping wait() needs; 0 when none sleeps.
   bool stop_ = false;
+  base::WorkerThreads threads_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_pread_backend(std::size_t queue_depth, int n_threads) {
+std::unique_ptr<Backend> make_pread_backend(std::size_t queue_depth, int n_threads,
+                                            base::StartThread start_thread) {
   SLUICE_CHECK(queue_depth >= 1 && queue_depth <= k_max_queue_depth && n_threads >= 1);
   const auto limit = static_cast<int>(std::min<std::size_t>(queue_depth, 256));
-  return std::make_unique<PreadBackend>(queue_depth, std::min(n_threads, limit));
+  return std::make_unique<PreadBackend>(queue_depth, std::min(n_threads, limit), start_thread);
 }
 
 }  // namespace sluice::storage

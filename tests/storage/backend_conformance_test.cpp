@@ -10,9 +10,11 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <thread>
 #include <tuple>
 
+#include "base/error.hpp"
 #include "platform/memory.hpp"
 #include "storage/random_file.hpp"
 #include "storage/read_queue.hpp"
@@ -245,14 +247,26 @@ TEST_P(Conformance, CancelledRequestsLeaveTheOthersWhole) {
 }
 
 TEST_P(Conformance, TheDestructorWaitsForReadsInFlight) {
+  // The memory stays mapped and is overwritten when the queue is gone: a late write would show in it.
+  std::vector<Range> ranges;
+  for (std::uint64_t i = 0; i < 16; ++i) ranges.push_back(make_range(i * 40'000, 40'000));
   for (int round = 0; round < 5; ++round) {
-    std::vector<Range> ranges;
-    for (std::uint64_t i = 0; i < 16; ++i) ranges.push_back(make_range(i * 40'000, 40'000));
-    const auto queue = make_queue(16);
+    posix_fadvise(file_->buffered_fd(), 0, 0, POSIX_FADV_DONTNEED);  // So that buffered reads take time too.
+    auto queue = make_queue(16);
     std::vector<ReadRequest> requests;
     for (const Range& range : ranges) requests.push_back(request(range, requests.size()));
     queue->submit(requests);
-    // Leaving the scope destroys the queue, then unmaps the buffers: a late write would be a fault.
+    queue.reset();
+    constexpr int k_canary = 0x5a;
+    for (const Range& range : ranges) std::memset(range.buffer.data(), k_canary, range.buffer.size());
+    // Reading the whole file takes longer than what was in flight; both come from the same drive.
+    std::vector<std::byte> all(k_file_bytes);
+    posix_fadvise(file_->buffered_fd(), 0, 0, POSIX_FADV_DONTNEED);
+    file_->read(0, all.data(), all.size());
+    for (const Range& range : ranges) {
+      const std::span bytes(range.buffer.data(), range.buffer.size());
+      EXPECT_EQ(std::count(bytes.begin(), bytes.end(), std::byte{k_canary}), std::ssize(bytes));
+    }
   }
 }
 
@@ -345,6 +359,31 @@ TEST(Backends, SayTheirNames) {
   if (uring) {
     EXPECT_STREQ(uring->name(), "io_uring");
   }
+}
+
+int n_startable = 0;
+
+int start_some(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument) {
+  return n_startable-- > 0 ? pthread_create(thread, attributes, run, argument) : EAGAIN;
+}
+
+TEST(Pread, ReadsWithTheThreadsThatStart) {
+  test::TempDir folder;
+  const auto contents = test::write_random_file(folder / "file", 64 * 4096);
+  const auto file = File::open((folder / "file").string(), false);
+  const auto memory = platform::MappedRegion::allocate(64 * 4096, false);
+  n_startable = 1;
+  const auto backend = make_pread_backend(8, 8, start_some);
+  for (std::uint64_t i = 0; i < 64; ++i) {
+    const ReadOp op = {file->buffered_fd(), i * 4096, 4096, memory.data() + i * 4096, i};
+    ASSERT_EQ(backend->submit({&op, 1}), 1u);
+    Completion out[1];
+    ASSERT_EQ(backend->wait(out, 1), 1u);
+    EXPECT_EQ(out[0].result, 4096);
+  }
+  EXPECT_EQ(std::memcmp(memory.data(), contents.data(), contents.size()), 0);
+  n_startable = 0;
+  EXPECT_THROW(make_pread_backend(8, 8, start_some), Error);
 }
 
 TEST(Uring, NamesTheLimitThatKeepsARingFromBeingMade) {

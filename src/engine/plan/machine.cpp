@@ -60,6 +60,7 @@ MachineRates measure_machine(int n_threads, std::uint64_t max_buffer_bytes) {
 
   const platform::MappedRegion region = platform::MappedRegion::allocate(bytes, /*prefault=*/true);
   base::ThreadPool pool(rates.n_threads);
+  rates.n_threads = pool.n_threads();
   const std::span words(reinterpret_cast<std::uint64_t*>(region.data()), bytes / sizeof(std::uint64_t));
   const platform::StreamRead read = platform::measure_stream_read(words, pool);
   rates.read_bytes_per_second = read.bytes_per_second;

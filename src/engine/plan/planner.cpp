@@ -21,7 +21,7 @@
 namespace sluice::engine {
 
 Planner::Planner(const Prepared& prepared, const OpenOptions& options)
-    : pool_(thread_count(options)),
+    : pool_(thread_count(options), /*start_thread=*/nullptr),
       ops_(kernels::make_cpu_ops(pool_, platform::choose_isa())),
       facts_(model_facts(prepared, *ops_)) {}
 

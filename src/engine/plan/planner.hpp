@@ -21,7 +21,7 @@ class Planner {
   }
 
  private:
-  base::ThreadPool pool_;
+  base::ThreadPool pool_;  ///< Of no threads: only their number matters.
   std::unique_ptr<kernels::Ops> ops_;
   residency::ModelFacts facts_;
 };
