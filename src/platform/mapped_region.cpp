@@ -36,6 +36,9 @@ std::size_t page_bytes() noexcept {
 std::byte* map_pages(std::size_t bytes) {
   void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) fail_to_map(bytes, errno);
+  // A direct read that is under way when the program forks might write to the child's copy of a page instead
+  // of ours (open(2), O_DIRECT), and a child that copies weights on write would double them.
+  madvise(data, bytes, MADV_DONTFORK);
   return static_cast<std::byte*>(data);
 }
 
@@ -58,7 +61,7 @@ std::byte* map_huge(std::size_t bytes) {
   return data;
 }
 
-// Makes every page present and writable. Returns 0 or an errno.
+// Makes every page present and writable; what they hold stays. Returns 0 or an errno.
 int populate(std::byte* data, std::size_t bytes) {
   for (int attempt = 0; attempt < k_max_populate_attempts; ++attempt) {
     if (madvise(data, bytes, k_madv_populate_write) == 0) return 0;
@@ -66,9 +69,12 @@ int populate(std::byte* data, std::size_t bytes) {
     if (errno == ENOMEM) return ENOMEM;
     break;
   }
-  for (std::size_t at = 0; at < bytes; at += page_bytes()) {
-    *reinterpret_cast<volatile unsigned char*>(data + at) = 0;
-  }
+  // The first and the last page may hold somebody's bytes, and a read may be writing to them right now: one
+  // atomic step that adds nothing can lose nobody's write. The compiler must not see the zero, or it may turn
+  // the step into a plain read, which brings no page.
+  volatile unsigned char nothing = 0;
+  for (std::size_t at = 0; at < bytes; at += page_bytes())
+    __atomic_fetch_or(reinterpret_cast<unsigned char*>(data + at), nothing, __ATOMIC_RELAXED);
   return 0;
 }
 
@@ -117,7 +123,10 @@ bool MappedRegion::restore_pages(std::size_t offset, std::size_t bytes) noexcept
   const std::size_t huge_last = base::align_down(last, k_huge_page_bytes);
   if (bytes_ >= k_min_huge_region_bytes && huge_first < huge_last)
     madvise(data_ + huge_first, huge_last - huge_first, MADV_HUGEPAGE);
-  return populate(data_ + first, last - first) == 0;
+  if (populate(data_ + first, last - first) == 0) return true;
+  // Some of it may have come, which nobody would count.
+  release_pages(offset, bytes);
+  return false;
 }
 
 void MappedRegion::release_pages(std::size_t offset, std::size_t bytes) noexcept {

@@ -40,7 +40,8 @@ ProcessMemory read_process_memory();
 /// unknown.
 std::optional<std::uint64_t> read_storage_bytes();
 
-/// Anonymous memory mapped once and never moved: page aligned, optionally backed by huge pages.
+/// Anonymous memory mapped once and never moved: page aligned, optionally backed by huge pages. A child of
+/// fork() does not have it.
 class MappedRegion {
  public:
   MappedRegion() = default;
@@ -57,8 +58,8 @@ class MappedRegion {
   /// Gives the pages of [offset, offset + bytes) back to the system, keeping the addresses; contents become
   /// zero.
   void release_pages(std::size_t offset, std::size_t bytes) noexcept;
-  /// Makes released pages present again. False when the system refuses; they then come back one by one as
-  /// they are touched.
+  /// Makes released pages present again; contents of pages that are present stay. False when the system
+  /// refuses; the range is released then.
   bool restore_pages(std::size_t offset, std::size_t bytes) noexcept;
 
  private:

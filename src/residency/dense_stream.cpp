@@ -210,7 +210,8 @@ std::size_t DenseStream::next(std::uint32_t end_tensor, std::span<Part> out) {
 const std::byte* DenseStream::data_of(std::uint64_t count) const noexcept {
   const StreamChunk& chunk = chunk_of(count);
   const std::uint32_t alignment = store_.file(tensors_[chunk.tensor]->shard_idx).alignment_bytes();
-  return ring_.data() + (count % slots_.size()) * slot_bytes_ + (offset_of(chunk) & (alignment - 1));
+  return ring_.data() + (count % slots_.size()) * slot_bytes_ +
+         storage::place_in_window(offset_of(chunk), alignment);
 }
 
 void DenseStream::release() {

@@ -70,7 +70,7 @@ const std::byte* RowGather::gather(std::span<const std::int32_t> ids) {
         continue;
       }
       const std::size_t row = row_of_window[result.id];
-      const std::uint64_t inside = offset_of(row) & (file_.alignment_bytes() - 1);
+      const std::uint64_t inside = storage::place_in_window(offset_of(row), file_.alignment_bytes());
       std::memcpy(buffer_.data() + rows_offset_ + row * row_bytes_,
                   buffer_.data() + result.id * window_bytes_ + inside, row_bytes_);
     }

@@ -48,7 +48,7 @@ const std::byte* Lease::part(ExpertPart part) const noexcept {
   const auto idx = static_cast<std::size_t>(part);
   const UnitPart& where = layer.experts[slot.expert][idx];
   const std::uint32_t alignment = cache_->store_.file(where.shard_idx).alignment_bytes();
-  return slot.data + layer.slot_offset[idx] + (where.offset_bytes & (alignment - 1));
+  return slot.data + layer.slot_offset[idx] + storage::place_in_window(where.offset_bytes, alignment);
 }
 
 UnitCache::UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, const Placement& placement,
@@ -103,7 +103,10 @@ UnitCache::UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, cons
 UnitCache::~UnitCache() {
   abandon();
   // The slabs must outlive every read that is under way.
-  while (n_in_flight_ != 0) complete(1);
+  try {
+    while (n_in_flight_ != 0) complete(1);
+  } catch (const Error&) {  // The queue has failed; no read is under way then.
+  }
 }
 
 void UnitCache::begin(std::uint32_t layer_idx, std::span<const Want> wants, Admission admission,
@@ -294,8 +297,8 @@ void UnitCache::start_read(std::uint32_t slot_idx, std::uint32_t layer, std::uin
                       request_id(slot_idx, part),    priority,
                       store_.copy(where.shard_idx)};
   }
-  store_.queue().submit(requests);
   ++n_in_flight_;
+  store_.queue().submit(requests);
 }
 
 void UnitCache::complete(std::size_t min_count) {

@@ -164,10 +164,7 @@ void WeightStore::release_block(std::size_t block) noexcept {
 }
 
 bool WeightStore::restore_block(std::size_t block) noexcept {
-  if (!region_.restore_pages(blocks_[block].offset, blocks_[block].bytes)) {
-    region_.release_pages(blocks_[block].offset, blocks_[block].bytes);
-    return false;
-  }
+  if (!region_.restore_pages(blocks_[block].offset, blocks_[block].bytes)) return false;
   released_bytes_ -= blocks_[block].bytes;
   return true;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/worker_threads.hpp"
+#include "sluice/options.hpp"
 
 namespace sluice::storage {
 
@@ -41,6 +42,9 @@ class Backend {
   virtual std::size_t submit(std::span<const ReadOp> ops) = 0;
   /// Writes up to out.size() completions; blocks until at least `min_count` are there (which must not exceed
   /// what is in flight or out.size()). min_count 0 polls.
+  ///
+  /// When the backend itself fails, so that no read can be completed any more, this throws Error(io). Nothing
+  /// is in flight then, the reads that were are never reported, and submit() and wait() throw the same again.
   virtual std::size_t wait(std::span<Completion> out, std::size_t min_count) = 0;
   virtual std::size_t in_flight() const noexcept = 0;
   virtual std::size_t capacity() const noexcept = 0;
@@ -53,6 +57,20 @@ std::unique_ptr<Backend> make_uring_backend(std::size_t queue_depth, std::string
 /// Error(io) when it refuses all.
 std::unique_ptr<Backend> make_pread_backend(std::size_t queue_depth, int n_threads,
                                             base::StartThread start_thread = pthread_create);
+
+/// Reads that a backend of make_backend() takes at once.
+inline constexpr std::size_t k_queue_depth = 64;
+/// pread keeps only as many reads in flight as it has threads. Drives are measured up to this many, so that
+/// what a profile promises can be had through either backend.
+inline constexpr int k_pread_threads = 32;
+
+struct ChosenBackend {
+  std::unique_ptr<Backend> backend;
+  std::string description;  ///< Its name, and why it is not io_uring where that was tried.
+};
+/// The backend a user asked for. Throws Error(unsupported) when it must be io_uring and cannot, Error(io)
+/// when not even pread's threads start.
+ChosenBackend make_backend(IoBackend kind);
 
 /// Faults for tests, drawn from a seeded generator so that a run can be repeated.
 struct FaultPlan {
@@ -70,6 +88,8 @@ struct FaultPlan {
     std::uint64_t begin = 0, end = 0;
     int error = 5;
   };
+  /// This call of wait() (the first is 1) finds that the backend has failed; 0: none does.
+  std::uint64_t fails_at_wait = 0;
   std::vector<Range> failing_ranges =
       {};  ///< Reads that touch one of these file offsets complete with -error (EIO).
   /// Faults happen only to reads of descriptors for which this holds; empty: to all.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/error.hpp"
 #include "base/random.hpp"
 #include "storage/backend.hpp"
 
@@ -28,6 +29,7 @@ class FaultBackend final : public Backend {
   std::size_t in_flight() const noexcept override { return ops_.size() - free_.size(); }
 
   std::size_t submit(std::span<const ReadOp> ops) override {
+    if (has_failed_) fail();
     std::size_t limit = ops.size();
     // An idle backend takes at least one, as every backend does, or its user could not go on.
     if (happens(plan_.full_rate))
@@ -38,6 +40,7 @@ class FaultBackend final : public Backend {
   }
 
   std::size_t wait(std::span<Completion> out, std::size_t min_count) override {
+    if (has_failed_ || ++n_waits_ == plan_.fails_at_wait) fail();
     SLUICE_CHECK(min_count <= in_flight() && min_count <= out.size());
     for (Ended& ended : ended_) ended.held_polls -= ended.held_polls > 0 ? 1 : 0;
     collect(0);
@@ -56,6 +59,14 @@ class FaultBackend final : public Backend {
   }
 
  private:
+  [[noreturn]] void fail() {
+    has_failed_ = true;
+    while (inner_->in_flight() != 0) inner_->wait(inner_out_, 1);
+    ended_.clear();
+    free_.clear();
+    for (std::size_t i = ops_.size(); i > 0; --i) free_.push_back(i - 1);
+    base::fail(ErrorCode::io, "{}: this backend was made to fail", name_);
+  }
   bool happens(double rate) noexcept { return random_.uniform() < rate; }
   bool applies_to(const ReadOp& op) const { return !plan_.applies_to || plan_.applies_to(op.fd); }
   struct Ended {
@@ -134,6 +145,8 @@ class FaultBackend final : public Backend {
   std::vector<std::size_t> free_;
   std::vector<Ended> ended_;  ///< Done and not yet handed out, oldest first unless reordered.
   std::vector<Completion> inner_out_;
+  std::uint64_t n_waits_ = 0;
+  bool has_failed_ = false;
 };
 
 }  // namespace

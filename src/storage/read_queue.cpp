@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 #include "base/check.hpp"
 #include "base/checked.hpp"
+#include "base/error.hpp"
 #include "base/log.hpp"
 #include "storage/copy_choice.hpp"
 #include "storage/index_list.hpp"
@@ -93,6 +95,17 @@ struct ReadQueue::State {
     drives.reserve(k_expected_drives);
   }
 
+  /// Does `work`, which may use the backend, unless the backend has failed before. Throws what it threw then.
+  template <typename Work>
+  void with_backend(Work&& work) {
+    if (failure) throw *failure;
+    try {
+      work();
+    } catch (const Error& error) {
+      failure = error;
+      throw;
+    }
+  }
   void add(const ReadRequest& ask);
   void fill();
   bool gather_one();
@@ -116,6 +129,7 @@ struct ReadQueue::State {
   }
 
   std::unique_ptr<Backend> backend;
+  std::optional<Error> failure;  ///< Of the backend.
   Options options;
   IoStatistics statistics;
   std::uint64_t busy_since_ns = 0;  ///< 0 while nothing is in flight.
@@ -424,24 +438,31 @@ ReadQueue::ReadQueue(std::unique_ptr<Backend> backend, const Options& options) {
 
 ReadQueue::~ReadQueue() {
   Backend& backend = *state_->backend;
-  while (backend.in_flight() != 0) backend.wait(state_->completions, 1);
+  try {
+    while (backend.in_flight() != 0) backend.wait(state_->completions, 1);
+  } catch (const Error&) {  // Nothing is in flight then.
+  }
 }
 
 void ReadQueue::submit(std::span<const ReadRequest> requests) {
-  SLUICE_CHECK(requests.size() <= state_->options.max_requests - n_pending());
-  for (const ReadRequest& request : requests) state_->add(request);
-  state_->fill();
+  state_->with_backend([&] {
+    SLUICE_CHECK(requests.size() <= state_->options.max_requests - n_pending());
+    for (const ReadRequest& request : requests) state_->add(request);
+    state_->fill();
+  });
 }
 
 std::size_t ReadQueue::wait(std::span<ReadResult> out, std::size_t min_count) {
   State& state = *state_;
-  SLUICE_CHECK(min_count <= out.size() && min_count <= n_pending());
-  state.reap(0);
-  state.fill();
-  while (state.finished.size() < min_count) {
-    state.reap(1);
+  state.with_backend([&] {
+    SLUICE_CHECK(min_count <= out.size() && min_count <= n_pending());
+    state.reap(0);
     state.fill();
-  }
+    while (state.finished.size() < min_count) {
+      state.reap(1);
+      state.fill();
+    }
+  });
   std::size_t n = 0;
   while (n < out.size() && !state.finished.empty()) {
     const std::uint32_t index = state.finished.pop_front();

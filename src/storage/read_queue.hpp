@@ -18,7 +18,7 @@ namespace sluice::storage {
 enum class Priority : std::uint8_t { demand, speculative };
 
 /// A request for a byte range of a file. The bytes are read as the enclosing aligned window, straight into
-/// `destination`; the wanted bytes then start at destination + (offset mod alignment), so nothing is copied.
+/// `destination`; the wanted bytes then start at destination + place_in_window(), so nothing is copied.
 struct ReadRequest {
   const File* file = nullptr;
   std::uint64_t offset = 0;
@@ -38,6 +38,10 @@ struct Window {
   std::uint64_t length = 0;
 };
 Window read_window(std::uint64_t offset, std::uint64_t length, std::uint32_t alignment_bytes) noexcept;
+/// Where in its window the byte at `offset` lies.
+constexpr std::uint64_t place_in_window(std::uint64_t offset, std::uint32_t alignment_bytes) noexcept {
+  return offset & (std::uint64_t{alignment_bytes} - 1);
+}
 
 struct ReadResult {
   std::uint64_t id = 0;
@@ -67,6 +71,9 @@ struct DriveStatistics {
 /// Splits requests into pieces, keeps the backend's queue full with demand before speculation, continues
 /// short reads, retries EINTR/EAGAIN (bounded), and reports whole requests. Bounded: at most `max_requests`
 /// at once. Single-threaded.
+///
+/// When the backend itself fails, submit() and wait() throw its Error(io), and so does every later call of
+/// them: no result is delivered then, and no read is under way.
 class ReadQueue {
  public:
   struct Options {
@@ -78,7 +85,7 @@ class ReadQueue {
     std::uint64_t (*clock)() noexcept = base::now_ns;
   };
   ReadQueue(std::unique_ptr<Backend> backend, const Options& options);
-  ~ReadQueue();  ///< Waits for reads in flight: their buffers must outlive the queue.
+  ~ReadQueue();  ///< Never throws. Waits for reads in flight: their buffers must outlive the queue.
 
   /// Queues requests and starts what fits. All requests of one call are known to the drive together.
   /// Requires n_pending() + requests.size() <= max_requests.

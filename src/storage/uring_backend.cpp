@@ -19,6 +19,7 @@ std::unique_ptr<Backend> make_uring_backend(std::size_t, std::string* reason) {
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/check.hpp"
 #include "base/error.hpp"
@@ -52,8 +53,11 @@ class UringBackend final : public Backend {
   ~UringBackend() override {
     if (!is_open_) return;
     // Closing a ring does not wait for its reads, and the caller is about to free their buffers.
-    Completion ignored[16];
-    while (in_flight_ != 0) wait(ignored, 1);
+    try {
+      Completion ignored[16];
+      while (in_flight_ != 0) wait(ignored, 1);
+    } catch (const Error&) {  // It has waited as well as it could.
+    }
     io_uring_queue_exit(&ring_);
   }
 
@@ -68,6 +72,25 @@ class UringBackend final : public Backend {
     return -error;
   }
 
+  // 0 or an errno: a filter may allow making a ring and forbid using it.
+  int try_it() {
+    io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);
+    SLUICE_CHECK(sqe != nullptr);
+    io_uring_prep_nop(sqe);
+    int result = 0;
+    do {
+      result = io_uring_submit_and_wait(&ring_, 1);
+    } while (result == -EINTR);
+    if (result < 0) return -result;
+    io_uring_cqe* cqe = nullptr;
+    do {
+      result = io_uring_wait_cqe(&ring_, &cqe);
+    } while (result == -EINTR);
+    if (result < 0) return -result;
+    io_uring_cqe_seen(&ring_, cqe);
+    return 0;
+  }
+
   bool can_read() {
     io_uring_probe* const probe = io_uring_get_probe_ring(&ring_);
     const bool ok = probe != nullptr && io_uring_opcode_supported(probe, IORING_OP_READ) != 0;
@@ -80,6 +103,7 @@ class UringBackend final : public Backend {
   std::size_t capacity() const noexcept override { return capacity_; }
 
   std::size_t submit(std::span<const ReadOp> ops) override {
+    if (hard_error_ != 0) fail();
     const std::size_t n = std::min(ops.size(), capacity_ - in_flight_);
     for (const ReadOp& op : ops.first(n)) {
       io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);
@@ -95,6 +119,7 @@ class UringBackend final : public Backend {
   }
 
   std::size_t wait(std::span<Completion> out, std::size_t min_count) override {
+    if (hard_error_ != 0) fail();
     SLUICE_CHECK(min_count <= in_flight_ && min_count <= out.size());
     std::size_t n = reap(out, 0);
     if (n_unsubmitted_ != 0 && n >= min_count) push();
@@ -104,17 +129,44 @@ class UringBackend final : public Backend {
       n = reap(out, n);
       if (error == 0 || error == EINTR) continue;
       if (!is_busy(error) || ++n_busy > k_max_busy_retries) {
-        base::fail(ErrorCode::io,
-                   "io_uring_enter failed: {} ({} reads in flight); use the pread backend instead",
-                   std::strerror(error), in_flight_);
+        hard_error_ = error;
+        end_reads();
+        fail();
       }
-      const struct timespec pause = {0, k_busy_wait_ns};
-      nanosleep(&pause, nullptr);
+      pause();
     }
     return n;
   }
 
  private:
+  [[noreturn]] void fail() const {
+    base::fail(ErrorCode::io,
+               "io_uring_enter failed: {}; the ring is of no use any more. Open the model again, or use the "
+               "pread backend (--io pread)",
+               std::strerror(hard_error_));
+  }
+
+  static void pause() noexcept {
+    const struct timespec time = {0, k_busy_wait_ns};
+    nanosleep(&time, nullptr);
+  }
+
+  // After a hard error: reads that the kernel has still write to their buffers, and their completions still
+  // come into the memory shared with it. Waits for them as long as for a busy kernel.
+  void end_reads() noexcept {
+    in_flight_ -= std::exchange(n_unsubmitted_, 0);
+    for (int i = 0; i < k_max_busy_retries && in_flight_ != 0; ++i) {
+      const unsigned count =
+          io_uring_peek_batch_cqe(&ring_, cqes_.data(), static_cast<unsigned>(cqes_.size()));
+      io_uring_cq_advance(&ring_, count);
+      in_flight_ -= count;
+      if (in_flight_ != 0) pause();
+    }
+    in_flight_ = 0;
+    // Somebody closed the descriptor, and its number may be that of another file by now.
+    if (hard_error_ == EBADF || hard_error_ == EOPNOTSUPP) ring_.ring_fd = -1;
+  }
+
   // Hands prepared reads to the kernel without waiting. Returns 0 or an errno; the rest stays prepared.
   int push() {
     while (n_unsubmitted_ != 0) {
@@ -153,6 +205,7 @@ class UringBackend final : public Backend {
   bool is_open_ = false;
   std::size_t in_flight_ = 0;      ///< Accepted and not yet reported.
   std::size_t n_unsubmitted_ = 0;  ///< Of these, prepared in the ring and not yet taken by the kernel.
+  int hard_error_ = 0;             ///< Why the ring is of no use any more.
 };
 
 std::string explain(int error) {
@@ -168,7 +221,7 @@ std::string explain(int error) {
     case ENFILE:
       return "no file descriptor is left for the ring";
     default:
-      return std::string("io_uring_setup failed: ") + std::strerror(error);
+      return std::string("io_uring cannot be used: ") + std::strerror(error);
   }
 }
 
@@ -177,12 +230,15 @@ std::string explain(int error) {
 std::unique_ptr<Backend> make_uring_backend(std::size_t queue_depth, std::string* reason) {
   SLUICE_CHECK(queue_depth >= 1 && queue_depth <= k_max_queue_depth);
   auto backend = std::make_unique<UringBackend>(queue_depth);
-  const int error = backend->open();
+  int error = backend->open();
+  if (error == 0) error = backend->try_it();
   std::string why;
   if (error != 0) {
     why = explain(error);
   } else if (!backend->can_read()) {
-    why = "this kernel's io_uring cannot read into plain buffers (needs Linux 5.6)";
+    why =
+        "this kernel's io_uring cannot read into plain buffers (needs Linux 5.6), or a sandbox forbids "
+        "io_uring_register";
   }
   if (why.empty()) return backend;
   if (reason != nullptr) *reason = why;

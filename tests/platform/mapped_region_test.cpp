@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -13,6 +16,7 @@
 #include "base/units.hpp"
 #include "platform/memory.hpp"
 #include "sluice/error.hpp"
+#include "support/refused_calls.hpp"
 
 namespace sluice::platform {
 namespace {
@@ -102,6 +106,73 @@ TEST(MappedRegion, ReleaseToAnUnalignedEndGivesTheLastPageBack) {
   MappedRegion region = MappedRegion::allocate(3 * page_bytes() + 7, true);
   region.release_pages(2 * page_bytes(), page_bytes() + 7);
   EXPECT_EQ(resident_pages(region.data() + 2 * page_bytes(), 2 * page_bytes()), 0u);
+}
+
+/// What the kernel says when it is asked to bring pages.
+test::RefusedCall populate_fails_with(int error) {
+  constexpr std::uint32_t k_madv_populate_write = 23;
+  return {SYS_madvise, error, 2, 0xffff'ffffu, k_madv_populate_write};
+}
+
+/// Releases and restores a range that shares its first and last page with neighbours.
+void expect_restore_keeps_neighbours() {
+  for (std::size_t bytes : {std::size_t{k_mib}, std::size_t{8 * k_mib}}) {
+    MappedRegion region = MappedRegion::allocate(bytes, true);
+    std::memset(region.data(), 0x77, bytes);
+    const std::size_t offset = 10'000, length = bytes / 2;
+    region.release_pages(offset, length);
+    ASSERT_TRUE(region.restore_pages(offset, length));
+    EXPECT_EQ(resident_pages(region.data(), bytes), bytes / page_bytes());
+    for (std::size_t i = 0; i < bytes; ++i) {
+      const bool inside = i >= offset && i < offset + length;
+      ASSERT_EQ(region.data()[i], inside ? std::byte{0} : std::byte{0x77}) << "at " << i;
+    }
+    std::memset(region.data() + offset, 0x11, length);
+    ASSERT_TRUE(region.restore_pages(offset, length));  // What is present stays.
+    EXPECT_EQ(region.data()[offset], std::byte{0x11});
+    EXPECT_EQ(region.data()[offset + length - 1], std::byte{0x11});
+  }
+}
+
+TEST(MappedRegion, RestoredPagesArePresentAndNeighboursUntouched) {
+  expect_restore_keeps_neighbours();
+}
+
+TEST(MappedRegion, RestoringTouchesPagesWithoutWritingWhereTheKernelCannotBringThem) {
+  const test::RefusedCall calls[] = {populate_fails_with(EPERM)};
+  if (!test::with_refused_calls(calls, expect_restore_keeps_neighbours)) GTEST_SKIP() << "no filters here";
+}
+
+TEST(MappedRegion, ARefusedRestoreLeavesNothingInMemory) {
+  const test::RefusedCall calls[] = {populate_fails_with(ENOMEM)};
+  const bool has_run = test::with_refused_calls(calls, [] {
+    MappedRegion region = MappedRegion::allocate(8 * k_mib, false);
+    std::memset(region.data(), 0x77, region.size());
+    region.release_pages(2 * k_mib, 4 * k_mib);
+    region.data()[3 * k_mib] = std::byte{1};  // As if the kernel had come so far.
+    EXPECT_FALSE(region.restore_pages(2 * k_mib, 4 * k_mib));
+    EXPECT_EQ(resident_pages(region.data() + 2 * k_mib, 4 * k_mib), 0u);
+    EXPECT_EQ(region.data()[2 * k_mib - 1], std::byte{0x77});
+    EXPECT_EQ(region.data()[6 * k_mib], std::byte{0x77});
+  });
+  if (!has_run) GTEST_SKIP() << "no filters here";
+}
+
+TEST(MappedRegion, AChildDoesNotHaveIt) {
+  for (std::size_t bytes : {page_bytes(), std::size_t{8 * k_mib}}) {
+    const MappedRegion region = MappedRegion::allocate(bytes, true);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      unsigned char present = 0;
+      const bool is_gone = mincore(region.data(), page_bytes(), &present) != 0 && errno == ENOMEM;
+      _exit(is_gone ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << bytes;
+    EXPECT_EQ(region.data()[0], std::byte{0});
+  }
 }
 
 TEST(MappedRegion, MovesWithoutCopying) {

@@ -189,5 +189,24 @@ TEST(StreamLayout, ChunksAreEqualMultiplesOfSixteenRowsAndFitTheirSlots) {
   }
 }
 
+TEST_F(Stream, AFailedBackendIsAnErrorInEveryPass) {
+  for (std::uint64_t fails_at = 1; fails_at < 12; ++fails_at) {
+    const storage::FaultPlan faults{.seed = fails_at, .delay_rate = 0.5, .fails_at_wait = fails_at};
+    const auto stream = open(4, &faults);
+    int n_errors = 0;
+    for (int pass = 0; pass < 12; ++pass) {
+      try {
+        stream->begin_pass();
+        take(*stream, 0, static_cast<std::uint32_t>(tensors_.size()));
+        EXPECT_EQ(n_errors, 0) << "after an error nothing may be read";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::io);
+        ++n_errors;
+      }
+    }
+    EXPECT_GT(n_errors, 0);
+  }
+}
+
 }  // namespace
 }  // namespace sluice::residency

@@ -90,5 +90,13 @@ TEST_F(Gather, AFailedReadNamesTensorAndOffsetAndOthersStillWork) {
   expect_rows(gather, {0, 1, 2});
 }
 
+TEST_F(Gather, AFailedBackendIsAnErrorEachTime) {
+  storage::FaultPlan faults;
+  faults.fails_at_wait = 3;
+  faults.delay_rate = 0.5;
+  RowGather gather(*table_, *store_, k_max_rows, queue(faults));
+  for (int i = 0; i < 3; ++i) EXPECT_THROW(gather.gather(ids(k_max_rows)), Error);
+}
+
 }  // namespace
 }  // namespace sluice::residency

@@ -103,6 +103,34 @@ void run_random_fetches(Bench& bench, std::uint32_t seed) {
   }
 }
 
+TEST(UnitCache, AFailedBackendIsAnErrorInEveryCallAndTheCacheCanBeDestroyed) {
+  for (std::uint64_t fails_at = 1; fails_at < 30; ++fails_at) {
+    const storage::FaultPlan faults{.seed = fails_at, .delay_rate = 0.5, .fails_at_wait = fails_at};
+    Bench bench(3, 4, CachePolicy::lfru, &faults);
+    int n_errors = 0;
+    for (std::uint32_t pass = 0; pass < 40; ++pass) {
+      const std::uint32_t layer = pass % 2;
+      const UnitCache::Want wants[] = {{pass % 8, 1}, {(pass + 3) % 8, 1}, {(pass + 5) % 8, 1}};
+      try {
+        bench.cache->begin(layer, wants, UnitCache::Admission::always, pass);
+        std::array<Lease, 2> leases;
+        while (const std::size_t n = bench.cache->next(leases)) {
+          for (std::size_t i = 0; i < n; ++i) {
+            bench.expect_right_bytes(layer, leases[i]);
+            leases[i] = Lease();
+          }
+        }
+        EXPECT_EQ(n_errors, 0) << "after an error nothing may be read";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::io);
+        ++n_errors;
+      }
+    }
+    EXPECT_GT(n_errors, 0);
+    EXPECT_THROW(bench.cache->resize(0), Error);
+  }
+}
+
 TEST(UnitCache, GivesTheFilesBytesWithAnyNumberOfSlots) {
   for (const CachePolicy policy : {CachePolicy::lfru, CachePolicy::lru}) {
     for (const auto& [slots, transit] :

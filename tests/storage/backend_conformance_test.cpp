@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <thread>
 #include <tuple>
@@ -399,6 +401,79 @@ TEST(Uring, NamesTheLimitThatKeepsARingFromBeingMade) {
   if (!make_uring_backend(64, &reason)) {
     EXPECT_NE(reason.find("ulimit -l"), std::string::npos) << reason;
   }
+}
+
+/// Descriptors of this process that are rings.
+std::set<int> ring_descriptors() {
+  std::set<int> found;
+  for (int fd = 0; fd < 1024; ++fd) {
+    std::error_code error;
+    const auto name = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), error);
+    if (!error && name == "anon_inode:[io_uring]") found.insert(fd);
+  }
+  return found;
+}
+
+TEST(Uring, ARingThatSomebodyClosedIsAnErrorEachTimeAndCanBeDestroyed) {
+  test::TempDir folder;
+  test::write_random_file(folder / "file", 64 * 4096);
+  const auto file = File::open((folder / "file").string(), false);
+  const auto memory = platform::MappedRegion::allocate(64 * 4096, false);
+  for (const bool submits_before : {false, true}) {
+    const std::set<int> before = ring_descriptors();
+    std::string reason;
+    auto backend = make_uring_backend(8, &reason);
+    if (!backend) GTEST_SKIP() << reason;
+    int ring = -1;
+    for (const int fd : ring_descriptors()) {
+      if (!before.contains(fd)) ring = fd;
+    }
+    ASSERT_GE(ring, 0);
+    auto queue = std::make_unique<ReadQueue>(std::move(backend), ReadQueue::Options{});
+    const ReadRequest one{file.get(), 0, 64 * 4096, memory.data(), 1};
+    // Two pieces: one is under way when the ring is closed, or none.
+    if (submits_before) queue->submit({&one, 1});
+    // As a host does that closes everything and opens its own: the number belongs to another file then.
+    const int other = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    ASSERT_EQ(dup3(other, ring, O_CLOEXEC), ring);
+    close(other);
+    const ReadRequest two{file.get(), 0, 64 * 4096, memory.data(), 2};
+    const auto use = [&] {
+      queue->submit({&two, 1});
+      ReadResult results[2];
+      while (queue->n_pending() != 0) queue->wait(results, 1);
+    };
+    for (int i = 0; i < 3; ++i) {
+      try {
+        use();
+        FAIL() << "a closed ring reads";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::io);
+        EXPECT_NE(std::string(error.what()).find("io_uring"), std::string::npos) << error.what();
+      }
+    }
+    EXPECT_EQ(queue->backend().in_flight(), 0u);
+    queue.reset();
+    EXPECT_EQ(fcntl(ring, F_GETFD), FD_CLOEXEC) << "the host's own file was closed";
+    close(ring);
+  }
+}
+
+TEST(FaultBackend, AFailedBackendThrowsFromThenOn) {
+  test::TempDir folder;
+  test::write_random_file(folder / "file", 64 * 4096);
+  const auto file = File::open((folder / "file").string(), false);
+  const auto memory = platform::MappedRegion::allocate(64 * 4096, false);
+  const FaultPlan plan{.delay_rate = 0.5, .fails_at_wait = 2};
+  ReadQueue queue(make_fault_backend(make_pread_backend(4, 2), plan), {.piece_bytes = 4096});
+  const ReadRequest one{file.get(), 0, 64 * 4096, memory.data(), 1};
+  queue.submit({&one, 1});
+  ReadResult results[1];
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_THROW(queue.wait(results, 1), Error);
+    EXPECT_THROW(queue.submit({&one, 1}), Error);
+  }
+  EXPECT_EQ(queue.backend().in_flight(), 0u);
 }
 
 TEST(FaultBackend, TheSameSeedGivesTheSameFaults) {

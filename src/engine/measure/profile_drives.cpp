@@ -23,9 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr std::array<std::uint32_t, 5> k_blocks = {64u << 10, 256u << 10, 512u << 10, 1u << 20, 4u << 20};
 constexpr std::array<std::uint32_t, 5> k_depths = {1, 4, 8, 16, 32};
-constexpr std::size_t k_queue_depth = 32;
-/// pread keeps only as many reads in flight as it has threads.
-constexpr int k_pread_threads = 32;
+static_assert(k_depths.back() == storage::k_pread_threads);
 /// Beyond caches, as the weights of a model that streams.
 constexpr std::uint64_t k_buffer_bytes = 512 * base::k_mib;
 /// Less than this on the drive: the rest is holes or compressed, which no drive delivers.
@@ -83,16 +81,6 @@ std::string caveat_of(const fs::path& file, std::uint64_t bytes) {
   return {};
 }
 
-std::unique_ptr<storage::Backend> make_backend(IoBackend io) {
-  if (io != IoBackend::pread) {
-    std::string reason;
-    if (auto backend = storage::make_uring_backend(k_queue_depth, &reason)) return backend;
-    if (io == IoBackend::uring)
-      base::fail(ErrorCode::unsupported, "io_uring was asked for but cannot be used: {}", reason);
-  }
-  return storage::make_pread_backend(k_queue_depth, k_pread_threads);
-}
-
 }  // namespace
 
 DriveInfo drive_of(const fs::path& file) {
@@ -127,7 +115,7 @@ std::vector<DriveProfile> find_drives(const ProfileOptions& options) {
 void measure_drive(DriveProfile& drive, double seconds, const std::atomic<bool>* cancel) {
   if (drive.file_bytes < k_min_profile_file_bytes) return;
   const auto file = storage::File::open(drive.file, /*want_direct=*/true);
-  const std::unique_ptr<storage::Backend> backend = make_backend(drive.io);
+  const std::unique_ptr<storage::Backend> backend = storage::make_backend(drive.io).backend;
   storage::ProbeOptions probe;
   probe.block_bytes = k_blocks;
   probe.depths = k_depths;

@@ -14,28 +14,6 @@
 namespace sluice::engine {
 namespace {
 
-constexpr std::size_t k_queue_depth = 64;
-constexpr int k_pread_threads = 4;
-
-/// The storage backend the options ask for; describes what was chosen and why in *description.
-std::unique_ptr<storage::Backend> make_backend(IoBackend kind, std::string* description) {
-  if (kind != IoBackend::pread) {
-    std::string reason;
-    if (auto backend = storage::make_uring_backend(k_queue_depth, &reason)) {
-      *description = backend->name();
-      return backend;
-    }
-    if (kind == IoBackend::uring) {
-      base::fail(ErrorCode::unsupported,
-                 "io_uring was asked for but cannot be used: {}; use --io auto or --io pread", reason);
-    }
-    *description = fmt::format("pread (io_uring: {})", reason);
-  } else {
-    *description = "pread";
-  }
-  return storage::make_pread_backend(k_queue_depth, k_pread_threads);
-}
-
 std::string describe_direct(const std::vector<std::unique_ptr<storage::File>>& shards) {
   for (const auto& shard : shards) {
     if (!shard->is_direct()) return fmt::format("buffered ({})", shard->why_not_direct());
@@ -124,8 +102,9 @@ class Opener {
   void watch_memory();
   /// Needs prepared. The queue of pinned weights and experts; describes how it reads.
   Queue make_first_queue();
-  /// A queue beside the first: whoever waits for the one is not held up by the other, and ids do not mix.
-  Queue make_own_queue(const storage::ReadQueue::Options& queue_options = {});
+  /// A queue for `what` beside the first: whoever waits for the one is not held up by the other, and ids do
+  /// not mix.
+  Queue make_own_queue(const char* what, const storage::ReadQueue::Options& queue_options = {});
   Queue make_queue(const storage::ReadQueue::Options& queue_options, std::string* description);
   /// Needs nothing, but what was allocated before counts as the process's own.
   residency::MachineFacts look_at_machine();
@@ -166,6 +145,7 @@ class Opener {
   const Hooks& hooks_;
   MemoryClaim claim_;
   std::function<bool(std::uint64_t)> must_take_;  ///< Of the claim.
+  std::string first_description_;  ///< How the first queue reads.
   std::unique_ptr<Model::Impl> impl_;
 };
 
@@ -258,19 +238,24 @@ void Opener::start_threads() {
 }
 
 Opener::Queue Opener::make_queue(const storage::ReadQueue::Options& queue_options, std::string* description) {
-  std::unique_ptr<storage::Backend> backend = make_backend(options_.io, description);
-  if (hooks_.wrap_backend) backend = hooks_.wrap_backend(std::move(backend));
-  return std::make_unique<storage::ReadQueue>(std::move(backend), queue_options);
+  storage::ChosenBackend chosen = storage::make_backend(options_.io);
+  *description = std::move(chosen.description);
+  if (hooks_.wrap_backend) chosen.backend = hooks_.wrap_backend(std::move(chosen.backend));
+  return std::make_unique<storage::ReadQueue>(std::move(chosen.backend), queue_options);
 }
 
-Opener::Queue Opener::make_own_queue(const storage::ReadQueue::Options& queue_options) {
-  std::string ignored;
-  return make_queue(queue_options, &ignored);
+Opener::Queue Opener::make_own_queue(const char* what, const storage::ReadQueue::Options& queue_options) {
+  std::string description;
+  Queue queue = make_queue(queue_options, &description);
+  // A second ring may be refused although the first was not: a limit on descriptors or on locked memory.
+  if (description != first_description_)
+    impl_->io_description += fmt::format("; {}: {}", what, description);
+  return queue;
 }
 
 Opener::Queue Opener::make_first_queue() {
-  Queue queue = make_queue({}, &impl_->io_description);
-  impl_->io_description += ", " + describe_direct(parts().shards);
+  Queue queue = make_queue({}, &first_description_);
+  impl_->io_description = first_description_ + ", " + describe_direct(parts().shards);
   if (!parts().copies.empty()) impl_->io_description += "; second copy: " + describe_direct(parts().copies);
   return queue;
 }
@@ -354,13 +339,13 @@ void Opener::make_streams(const WeightLayout& layout) {
     queue_options.max_requests = placement.n_ring_slots;
     impl_->blocks =
         std::make_unique<residency::DenseStream>(layout.movable, placement.n_ring_slots, *impl_->store,
-                                                 make_own_queue(queue_options), layout.streamed);
+                                                 make_own_queue("streamed blocks", queue_options), layout.streamed);
     impl_->blocks->take_ring(must_take_);
     impl_->tiers = std::make_unique<residency::DenseTiers>(layout.blocks, *impl_->store, *impl_->blocks);
   }
   if (placement.embedding_on_drive) {
     impl_->embeddings = std::make_unique<residency::RowGather>(*parts().tensors.token_embd, *impl_->store,
-                                                               impl_->plan.prefill_chunk, make_own_queue());
+                                                               impl_->plan.prefill_chunk, make_own_queue("embeddings"));
   }
 }
 
