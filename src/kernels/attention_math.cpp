@@ -234,23 +234,8 @@ HWY_AFTER_NAMESPACE();
 namespace sluice::kernels {
 
 const AttentionMath& attention_math(platform::Isa isa) noexcept {
-#if HWY_TARGETS & HWY_AVX3
-  if (isa == platform::Isa::avx512) return N_AVX3::attention_table();
-#endif
-#if HWY_TARGETS & HWY_AVX2
-  if (isa == platform::Isa::avx512 || isa == platform::Isa::avx2) return N_AVX2::attention_table();
-#endif
-#if HWY_TARGETS & HWY_NEON
-  if (isa == platform::Isa::neon) return N_NEON::attention_table();
-#endif
-  (void)isa;
-#if HWY_TARGETS & HWY_EMU128
-  return N_EMU128::attention_table();
-#elif HWY_TARGETS & HWY_SCALAR
-  return N_SCALAR::attention_table();
-#else
-  return HWY_STATIC_DISPATCH(attention_table)();
-#endif
+  static constexpr TargetTables<AttentionMath> tables = SLUICE_TARGETS(attention_table);
+  return tables.of(isa);
 }
 
 }  // namespace sluice::kernels

@@ -150,88 +150,125 @@ class Ahead {
   std::size_t n_lines_, n_per_step_;
 };
 
-/// `goes_on`: the next segment is most likely this thread's next.
+/// The queries of one unit against one segment of positions, in three passes: scores, softmax, weighted sums.
+template <typename Pass>
+class Segment {
+ public:
+  Segment(const AttentionMath& math, const Pass& pass, const Unit& unit, std::size_t segment) noexcept
+      : math_(math),
+        pass_(pass),
+        unit_(unit),
+        segment_(segment),
+        start_(segment * k_segment),
+        all_(within(all_visible(pass, unit), segment)),
+        head_start_(std::size_t{unit.kv_head} * KvShape::page_tokens),
+        pages_(pass.rows[unit.first_row].pages) {
+    while (step_ * pass.v_stride > k_value_floats) step_ /= 2;
+  }
+
+  void score(const float* queries, float* scores, float* key_space) const noexcept {
+    const std::size_t first_key = all_.begin / k_key_block * k_key_block;
+    for (std::size_t block = first_key; block < all_.end; block += k_key_block) {
+      const bool is_last = block + k_key_block >= all_.end;
+      Ahead ahead(is_last ? values_at(all_.begin) : keys_at(block + k_key_block),
+                  is_last ? value_elements() : key_elements(),
+                  std::size_t{unit_.n_rows} * ((unit_.n_heads + k_heads_at_once - 1) / k_heads_at_once));
+      // Keys after the last visible one may never have been written; what they give is masked.
+      math_.widen(keys_at(block), k_key_block, pass_.shape.k_head_dim, key_space, pass_.k_stride);
+      for (std::uint32_t row = 0; row < unit_.n_rows; ++row) {
+        const Range own = range_of(row);
+        if (own.empty() || own.begin >= block + k_key_block || own.end <= block) continue;
+        for (std::uint32_t head = 0; head < unit_.n_heads; head += k_heads_at_once) {
+          const std::size_t query = std::size_t{row} * unit_.n_heads + head;
+          ahead.ask();
+          math_.score(key_space, queries + query * pass_.k_stride,
+                      std::min(k_heads_at_once, unit_.n_heads - head), pass_.k_stride,
+                      scores + query * k_segment + (block - start_));
+        }
+      }
+    }
+  }
+
+  void softmax(float* scores, const Partial& result) const noexcept {
+    for (std::uint32_t row = 0; row < unit_.n_rows; ++row) {
+      const Range own = range_of(row);
+      for (std::uint32_t head = 0; head < unit_.n_heads; ++head) {
+        const std::size_t query = std::size_t{row} * unit_.n_heads + head;
+        result.maxima[query] = k_nothing;
+        result.sums[query] = 0;
+        if (own.empty()) continue;
+        math_.softmax(scores + query * k_segment, own.begin - start_, own.end - start_, pass_.params.scale,
+                      pass_.params.softcap, result.maxima + query, result.sums + query);
+      }
+    }
+  }
+
+  /// `goes_on`: the next segment is most likely this thread's next.
+  void add_values(const float* scores, bool goes_on, float* value_space,
+                  const Partial& result) const noexcept {
+    std::fill_n(result.acc, std::size_t{unit_.n_queries()} * pass_.v_stride, 0.0f);
+    for (std::size_t block = all_.begin / step_ * step_; block < all_.end; block += step_) {
+      const std::size_t begin = std::max(block, all_.begin), end = std::min(block + step_, all_.end);
+      Ahead ahead(block + step_ < all_.end ? values_at(block + step_)
+                  : goes_on                ? keys_at(start_ + k_segment)
+                                           : nullptr,
+                  block + step_ < all_.end ? value_elements() : key_elements(), unit_.n_queries());
+      math_.widen(values_at(begin), end - begin, pass_.shape.v_head_dim, value_space, pass_.v_stride);
+      for (std::uint32_t row = 0; row < unit_.n_rows; ++row) {
+        const Range own = range_of(row);
+        const std::size_t first = std::max(begin, own.begin), last = std::min(end, own.end);
+        if (first >= last) continue;
+        for (std::uint32_t head = 0; head < unit_.n_heads; ++head) {
+          const std::size_t query = std::size_t{row} * unit_.n_heads + head;
+          ahead.ask();
+          if (result.maxima[query] == k_nothing) continue;
+          math_.accumulate(scores + query * k_segment + (first - start_), last - first,
+                           value_space + (first - begin) * pass_.v_stride, pass_.v_stride,
+                           result.acc + query * pass_.v_stride);
+        }
+      }
+    }
+  }
+
+ private:
+  const std::uint16_t* rows_at(std::size_t position, std::size_t first_byte, std::size_t dim) const noexcept {
+    const std::byte* layer =
+        pages_[position / KvShape::page_tokens] + pass_.layer * pass_.shape.layer_bytes();
+    return reinterpret_cast<const std::uint16_t*>(layer + first_byte) +
+           (head_start_ + position % KvShape::page_tokens) * dim;
+  }
+  const std::uint16_t* keys_at(std::size_t position) const noexcept {
+    return rows_at(position, 0, pass_.shape.k_head_dim);
+  }
+  const std::uint16_t* values_at(std::size_t position) const noexcept {
+    return rows_at(position, pass_.shape.k_bytes(), pass_.shape.v_head_dim);
+  }
+  Range range_of(std::uint32_t row) const noexcept {
+    return within(visible(pass_.rows[unit_.first_row + row], pass_.params.window), segment_);
+  }
+  std::size_t key_elements() const noexcept { return k_key_block * std::size_t{pass_.shape.k_head_dim}; }
+  std::size_t value_elements() const noexcept { return step_ * std::size_t{pass_.shape.v_head_dim}; }
+
+  const AttentionMath& math_;
+  const Pass& pass_;
+  const Unit& unit_;
+  std::size_t segment_, start_;
+  Range all_;
+  std::size_t head_start_;
+  std::byte* const* pages_;
+  /// Positions whose values are widened at once: a power of two of at most half a page, so that a block
+  /// stays within its page.
+  std::size_t step_ = KvShape::page_tokens / 2;
+};
+
 template <typename Pass>
 void attend_segment(const AttentionMath& math, const Pass& pass, const Unit& unit, std::size_t segment,
                     bool goes_on, const float* queries, float* scores, float* key_space, float* value_space,
                     const Partial& result) noexcept {
-  const KvShape& shape = pass.shape;
-  const std::size_t start = segment * k_segment;
-  const Range all = within(all_visible(pass, unit), segment);
-  const std::size_t head_start = std::size_t{unit.kv_head} * KvShape::page_tokens;
-  std::byte* const* pages = pass.rows[unit.first_row].pages;
-  const auto rows_at = [&](std::size_t position, std::size_t first_byte, std::size_t dim) {
-    const std::byte* layer = pages[position / KvShape::page_tokens] + pass.layer * shape.layer_bytes();
-    return reinterpret_cast<const std::uint16_t*>(layer + first_byte) +
-           (head_start + position % KvShape::page_tokens) * dim;
-  };
-  const auto keys_at = [&](std::size_t position) { return rows_at(position, 0, shape.k_head_dim); };
-  const auto values_at = [&](std::size_t position) {
-    return rows_at(position, shape.k_bytes(), shape.v_head_dim);
-  };
-  const auto range_of = [&](std::uint32_t row) {
-    return within(visible(pass.rows[unit.first_row + row], pass.params.window), segment);
-  };
-  // A power of two of at most half a page, so that a block stays within its page.
-  std::size_t step = KvShape::page_tokens / 2;
-  while (step * pass.v_stride > k_value_floats) step /= 2;
-  const std::size_t first_key = all.begin / k_key_block * k_key_block;
-  const std::size_t key_elements = k_key_block * std::size_t{shape.k_head_dim};
-  const std::size_t value_elements = step * std::size_t{shape.v_head_dim};
-
-  for (std::size_t block = first_key; block < all.end; block += k_key_block) {
-    const bool is_last = block + k_key_block >= all.end;
-    Ahead ahead(is_last ? values_at(all.begin) : keys_at(block + k_key_block),
-                is_last ? value_elements : key_elements,
-                std::size_t{unit.n_rows} * ((unit.n_heads + k_heads_at_once - 1) / k_heads_at_once));
-    // Keys after the last visible one may never have been written; what they give is masked.
-    math.widen(keys_at(block), k_key_block, shape.k_head_dim, key_space, pass.k_stride);
-    for (std::uint32_t row = 0; row < unit.n_rows; ++row) {
-      const Range own = range_of(row);
-      if (own.empty() || own.begin >= block + k_key_block || own.end <= block) continue;
-      for (std::uint32_t head = 0; head < unit.n_heads; head += k_heads_at_once) {
-        const std::size_t query = std::size_t{row} * unit.n_heads + head;
-        ahead.ask();
-        math.score(key_space, queries + query * pass.k_stride, std::min(k_heads_at_once, unit.n_heads - head),
-                   pass.k_stride, scores + query * k_segment + (block - start));
-      }
-    }
-  }
-
-  std::fill_n(result.acc, std::size_t{unit.n_queries()} * pass.v_stride, 0.0f);
-  for (std::uint32_t row = 0; row < unit.n_rows; ++row) {
-    const Range own = range_of(row);
-    for (std::uint32_t head = 0; head < unit.n_heads; ++head) {
-      const std::size_t query = std::size_t{row} * unit.n_heads + head;
-      result.maxima[query] = k_nothing;
-      result.sums[query] = 0;
-      if (own.empty()) continue;
-      math.softmax(scores + query * k_segment, own.begin - start, own.end - start, pass.params.scale,
-                   pass.params.softcap, result.maxima + query, result.sums + query);
-    }
-  }
-
-  for (std::size_t block = all.begin / step * step; block < all.end; block += step) {
-    const std::size_t begin = std::max(block, all.begin), end = std::min(block + step, all.end);
-    Ahead ahead(block + step < all.end ? values_at(block + step)
-                : goes_on              ? keys_at(start + k_segment)
-                                       : nullptr,
-                block + step < all.end ? value_elements : key_elements, unit.n_queries());
-    math.widen(values_at(begin), end - begin, shape.v_head_dim, value_space, pass.v_stride);
-    for (std::uint32_t row = 0; row < unit.n_rows; ++row) {
-      const Range own = range_of(row);
-      const std::size_t first = std::max(begin, own.begin), last = std::min(end, own.end);
-      if (first >= last) continue;
-      for (std::uint32_t head = 0; head < unit.n_heads; ++head) {
-        const std::size_t query = std::size_t{row} * unit.n_heads + head;
-        ahead.ask();
-        if (result.maxima[query] == k_nothing) continue;
-        math.accumulate(scores + query * k_segment + (first - start), last - first,
-                        value_space + (first - begin) * pass.v_stride, pass.v_stride,
-                        result.acc + query * pass.v_stride);
-      }
-    }
-  }
+  const Segment<Pass> work(math, pass, unit, segment);
+  work.score(queries, scores, key_space);
+  work.softmax(scores, result);
+  work.add_values(scores, goes_on, value_space, result);
 }
 
 /// Calls f(query, output row of that query) for every query of a unit.

@@ -135,27 +135,47 @@ void CpuOps::gather_rows(const Piece& piece) {
   if (piece.gather_up) copy(*piece.up, piece.up_x);
 }
 
+std::size_t CpuOps::number_chunks(std::span<Piece> pieces, Weight ExpertCall::*weight, double factor,
+                                  double total_ns, ChunkNumbers& first_of) const {
+  const double target_ns = chunk_ns(total_ns) / factor;
+  first_of[0] = 0;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    Piece& piece = pieces[i];
+    const Weight& w = piece.call->*weight;
+    const std::uint32_t tile = std::min(piece.n_rows, k_tile_rows);
+    piece.chunk_rows = std::min(chunk_rows(w, piece.n_rows, target_ns), k_tile_outputs / tile / 16 * 16);
+    first_of[i + 1] = first_of[i] + (std::size_t{w.n_out} + piece.chunk_rows - 1) / piece.chunk_rows;
+  }
+  return first_of[pieces.size()];
+}
+
+void CpuOps::quantize_hidden(std::span<Piece> pieces, double total_ns) {
+  std::uint32_t n_hidden = 0;
+  for (Piece& piece : pieces) {
+    const std::uint32_t n = piece.call->down.n_in;
+    if (piece.down->activation == ActivationFormat::f32) {
+      piece.hidden = {at(layout_.hidden) + piece.hidden_row * layout_.hidden_stride * sizeof(float),
+                      layout_.hidden_stride * sizeof(float)};
+    } else {
+      piece.hidden = {at(layout_.hidden_quantized) + piece.hidden_row * layout_.hidden_quantized_bytes,
+                      activation_layout(piece.down->activation, n).row_bytes};
+    }
+    n_hidden += piece.n_rows;
+  }
+  for_rows(n_hidden, total_ns / n_hidden, [&](std::uint32_t row, int) {
+    const auto after =
+        std::upper_bound(pieces.begin(), pieces.end(), row,
+                         [](std::uint32_t value, const Piece& p) { return value < p.hidden_row; });
+    const Piece& piece = *(after - 1);
+    if (piece.down->activation == ActivationFormat::f32) return;
+    const float* x = at<float>(layout_.hidden) + row * layout_.hidden_stride;
+    quantize_row(*piece.down, x, piece.call->down.n_in,
+                 const_cast<std::byte*>(piece.hidden.row(row - piece.hidden_row)));
+  });
+}
+
 void CpuOps::run_wave(std::size_t n_pieces, Rows out) {
   const std::span<Piece> pieces(pieces_.data(), n_pieces);
-  // Chunks are numbered through all pieces; `first_of` finds a chunk's piece from the running sums.
-  std::array<std::size_t, k_max_pieces + 1> first_of;
-  const auto piece_of = [&](std::size_t chunk) {
-    const auto begin = first_of.begin(), end = begin + static_cast<std::ptrdiff_t>(n_pieces) + 1;
-    return static_cast<std::size_t>(std::upper_bound(begin, end, chunk) - begin) - 1;
-  };
-  const auto number_chunks = [&](const auto& weight_of, double factor, double total_ns) {
-    const double target_ns = chunk_ns(total_ns) / factor;
-    first_of[0] = 0;
-    for (std::size_t i = 0; i < n_pieces; ++i) {
-      Piece& piece = pieces[i];
-      const Weight& w = weight_of(piece);
-      const std::uint32_t tile = std::min(piece.n_rows, k_tile_rows);
-      piece.chunk_rows = std::min(chunk_rows(w, piece.n_rows, target_ns), k_tile_outputs / tile / 16 * 16);
-      first_of[i + 1] = first_of[i] + (std::size_t{w.n_out} + piece.chunk_rows - 1) / piece.chunk_rows;
-    }
-    return first_of[n_pieces];
-  };
-
   double gather_ns = 0, up_ns = 0, quantize_ns = 0, down_ns = 0;
   for (const Piece& piece : pieces) {
     const Weight &gate = piece.call->gate, &down = piece.call->down;
@@ -169,38 +189,19 @@ void CpuOps::run_wave(std::size_t n_pieces, Rows out) {
   if (gather_ns > 0) {
     for_chunks(n_pieces, gather_ns, [&](std::size_t i, int) { gather_rows(pieces[i]); });
   }
-  const std::size_t n_up =
-      number_chunks([](const Piece& p) -> const Weight& { return p.call->gate; }, 2, up_ns);
+
+  ChunkNumbers first_of;
+  const auto piece_of = [&](std::size_t chunk) {
+    const auto begin = first_of.begin(), end = begin + static_cast<std::ptrdiff_t>(n_pieces) + 1;
+    return static_cast<std::size_t>(std::upper_bound(begin, end, chunk) - begin) - 1;
+  };
+  const std::size_t n_up = number_chunks(pieces, &ExpertCall::gate, 2, up_ns, first_of);
   for_chunks(n_up, up_ns, [&](std::size_t chunk, int thread) {
     const std::size_t i = piece_of(chunk);
     hidden_chunk(pieces[i], chunk - first_of[i], thread);
   });
-
-  for (Piece& piece : pieces) {
-    const std::uint32_t n = piece.call->down.n_in;
-    if (piece.down->activation == ActivationFormat::f32) {
-      piece.hidden = {at(layout_.hidden) + piece.hidden_row * layout_.hidden_stride * sizeof(float),
-                      layout_.hidden_stride * sizeof(float)};
-    } else {
-      piece.hidden = {at(layout_.hidden_quantized) + piece.hidden_row * layout_.hidden_quantized_bytes,
-                      activation_layout(piece.down->activation, n).row_bytes};
-    }
-  }
-  std::uint32_t n_hidden = 0;
-  for (const Piece& piece : pieces) n_hidden += piece.n_rows;
-  for_rows(n_hidden, quantize_ns / n_hidden, [&](std::uint32_t row, int) {
-    const auto after =
-        std::upper_bound(pieces.begin(), pieces.end(), row,
-                         [](std::uint32_t value, const Piece& p) { return value < p.hidden_row; });
-    const Piece& piece = *(after - 1);
-    if (piece.down->activation == ActivationFormat::f32) return;
-    const float* x = at<float>(layout_.hidden) + row * layout_.hidden_stride;
-    quantize_row(*piece.down, x, piece.call->down.n_in,
-                 const_cast<std::byte*>(piece.hidden.row(row - piece.hidden_row)));
-  });
-
-  const std::size_t n_down =
-      number_chunks([](const Piece& p) -> const Weight& { return p.call->down; }, 1, down_ns);
+  quantize_hidden(pieces, quantize_ns);
+  const std::size_t n_down = number_chunks(pieces, &ExpertCall::down, 1, down_ns, first_of);
   for_chunks(n_down, down_ns, [&](std::size_t chunk, int thread) {
     const std::size_t i = piece_of(chunk);
     down_chunk(pieces[i], chunk - first_of[i], thread, out);

@@ -87,10 +87,18 @@ class CpuOps final : public Ops {
     std::uint32_t chunk_rows = 0;
   };
   static constexpr std::size_t k_max_pieces = 128;
+  /// The chunks of a wave's loop are numbered through all pieces; entry i is piece i's first.
+  using ChunkNumbers = std::array<std::size_t, k_max_pieces + 1>;
   void quantize_expert_input(std::span<const ExpertCall> calls);
   void run_wave(std::size_t n_pieces, Rows out);
   Activations expert_input(const GemmKernel& kernel, const Piece& piece, std::size_t& gathered, bool& gather);
   void gather_rows(const Piece& piece);
+  /// Cuts every piece's product with `weight` into chunks, each of 1 / factor of a chunk's usual time, and
+  /// returns their number.
+  std::size_t number_chunks(std::span<Piece> pieces, Weight ExpertCall::*weight, double factor,
+                            double total_ns, ChunkNumbers& first_of) const;
+  /// Says where each piece's hidden rows lie in the format that its `down` takes, and puts them there.
+  void quantize_hidden(std::span<Piece> pieces, double total_ns);
   void hidden_chunk(const Piece& piece, std::size_t chunk, int thread);
   void down_chunk(const Piece& piece, std::size_t chunk, int thread, Rows out);
 

@@ -164,8 +164,10 @@ const VectorMath& vector_table() noexcept {
   constexpr platform::Isa isa = platform::Isa::avx2;
 #elif HWY_TARGET == HWY_NEON
   constexpr platform::Isa isa = platform::Isa::neon;
-#else
+#elif HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR
   constexpr platform::Isa isa = platform::Isa::scalar;
+#else
+#error "name the instruction set of this target"
 #endif
   static constexpr VectorMath table{isa,          sum_squares, scale,  swiglu, add,
                                     add_weighted, exp_minus,   rotate, to_f16};
@@ -179,23 +181,8 @@ HWY_AFTER_NAMESPACE();
 namespace sluice::kernels {
 
 const VectorMath& vector_math(platform::Isa isa) noexcept {
-#if HWY_TARGETS & HWY_AVX3
-  if (isa == platform::Isa::avx512) return N_AVX3::vector_table();
-#endif
-#if HWY_TARGETS & HWY_AVX2
-  if (isa == platform::Isa::avx512 || isa == platform::Isa::avx2) return N_AVX2::vector_table();
-#endif
-#if HWY_TARGETS & HWY_NEON
-  if (isa == platform::Isa::neon) return N_NEON::vector_table();
-#endif
-  (void)isa;
-#if HWY_TARGETS & HWY_EMU128
-  return N_EMU128::vector_table();
-#elif HWY_TARGETS & HWY_SCALAR
-  return N_SCALAR::vector_table();
-#else
-  return HWY_STATIC_DISPATCH(vector_table)();
-#endif
+  static constexpr TargetTables<VectorMath> tables = SLUICE_TARGETS(vector_table);
+  return tables.of(isa);
 }
 
 }  // namespace sluice::kernels

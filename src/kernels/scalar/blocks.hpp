@@ -302,83 +302,67 @@ static_assert(has_file_size<BlockIq3Xxs>(98) && has_file_size<BlockIq3S>(110));
 static_assert(has_file_size<BlockIq1S>(50) && has_file_size<BlockIq1M>(56));
 static_assert(has_file_size<BlockTq1_0>(54) && has_file_size<BlockTq2_0>(66));
 
+/// A type of the file format and the struct of its blocks.
+template <TensorType Type, typename Struct>
+struct TypeBlock {
+  static constexpr TensorType k_type = Type;
+  using Block = Struct;
+};
+
+template <typename... Entries>
+struct TypeBlocks {
+  template <typename Visitor>
+  static constexpr bool visit(TensorType type, Visitor&& visitor) {
+    const auto call = [&visitor]<typename Block>() {
+      visitor.template operator()<Block>();
+      return true;
+    };
+    return ((type == Entries::k_type && call.template operator()<typename Entries::Block>()) || ...);
+  }
+};
+
+// clang-format off
+using AllTypeBlocks = TypeBlocks<
+    TypeBlock<TensorType::f32, BlockF32>,
+    TypeBlock<TensorType::f16, BlockF16>,
+    TypeBlock<TensorType::bf16, BlockBf16>,
+    TypeBlock<TensorType::f64, BlockF64>,
+    TypeBlock<TensorType::i8, BlockI8>,
+    TypeBlock<TensorType::i16, BlockI16>,
+    TypeBlock<TensorType::i32, BlockI32>,
+    TypeBlock<TensorType::i64, BlockI64>,
+    TypeBlock<TensorType::q4_0, BlockQ4_0>,
+    TypeBlock<TensorType::q4_1, BlockQ4_1>,
+    TypeBlock<TensorType::q5_0, BlockQ5_0>,
+    TypeBlock<TensorType::q5_1, BlockQ5_1>,
+    TypeBlock<TensorType::q8_0, BlockQ8_0>,
+    TypeBlock<TensorType::q8_1, BlockQ8_1>,
+    TypeBlock<TensorType::iq4_nl, BlockIq4Nl>,
+    TypeBlock<TensorType::mxfp4, BlockMxfp4>,
+    TypeBlock<TensorType::nvfp4, BlockNvfp4>,
+    TypeBlock<TensorType::q2_k, BlockQ2K>,
+    TypeBlock<TensorType::q3_k, BlockQ3K>,
+    TypeBlock<TensorType::q4_k, BlockQ4K>,
+    TypeBlock<TensorType::q5_k, BlockQ5K>,
+    TypeBlock<TensorType::q6_k, BlockQ6K>,
+    TypeBlock<TensorType::q8_k, BlockQ8K>,
+    TypeBlock<TensorType::iq4_xs, BlockIq4Xs>,
+    TypeBlock<TensorType::iq2_xxs, BlockIq2Xxs>,
+    TypeBlock<TensorType::iq2_xs, BlockIq2Xs>,
+    TypeBlock<TensorType::iq2_s, BlockIq2S>,
+    TypeBlock<TensorType::iq3_xxs, BlockIq3Xxs>,
+    TypeBlock<TensorType::iq3_s, BlockIq3S>,
+    TypeBlock<TensorType::iq1_s, BlockIq1S>,
+    TypeBlock<TensorType::iq1_m, BlockIq1M>,
+    TypeBlock<TensorType::tq1_0, BlockTq1_0>,
+    TypeBlock<TensorType::tq2_0, BlockTq2_0>>;
+// clang-format on
+
 /// Calls visitor.template operator()<Block>() with the block struct of a type and returns true; false when
 /// the id names no type.
 template <typename Visitor>
 constexpr bool visit_block(TensorType type, Visitor&& visitor) {
-  const auto call = [&visitor]<typename Block>() {
-    visitor.template operator()<Block>();
-    return true;
-  };
-  switch (type) {
-    case TensorType::f32:
-      return call.template operator()<BlockF32>();
-    case TensorType::f16:
-      return call.template operator()<BlockF16>();
-    case TensorType::bf16:
-      return call.template operator()<BlockBf16>();
-    case TensorType::f64:
-      return call.template operator()<BlockF64>();
-    case TensorType::i8:
-      return call.template operator()<BlockI8>();
-    case TensorType::i16:
-      return call.template operator()<BlockI16>();
-    case TensorType::i32:
-      return call.template operator()<BlockI32>();
-    case TensorType::i64:
-      return call.template operator()<BlockI64>();
-    case TensorType::q4_0:
-      return call.template operator()<BlockQ4_0>();
-    case TensorType::q4_1:
-      return call.template operator()<BlockQ4_1>();
-    case TensorType::q5_0:
-      return call.template operator()<BlockQ5_0>();
-    case TensorType::q5_1:
-      return call.template operator()<BlockQ5_1>();
-    case TensorType::q8_0:
-      return call.template operator()<BlockQ8_0>();
-    case TensorType::q8_1:
-      return call.template operator()<BlockQ8_1>();
-    case TensorType::iq4_nl:
-      return call.template operator()<BlockIq4Nl>();
-    case TensorType::mxfp4:
-      return call.template operator()<BlockMxfp4>();
-    case TensorType::nvfp4:
-      return call.template operator()<BlockNvfp4>();
-    case TensorType::q2_k:
-      return call.template operator()<BlockQ2K>();
-    case TensorType::q3_k:
-      return call.template operator()<BlockQ3K>();
-    case TensorType::q4_k:
-      return call.template operator()<BlockQ4K>();
-    case TensorType::q5_k:
-      return call.template operator()<BlockQ5K>();
-    case TensorType::q6_k:
-      return call.template operator()<BlockQ6K>();
-    case TensorType::q8_k:
-      return call.template operator()<BlockQ8K>();
-    case TensorType::iq4_xs:
-      return call.template operator()<BlockIq4Xs>();
-    case TensorType::iq2_xxs:
-      return call.template operator()<BlockIq2Xxs>();
-    case TensorType::iq2_xs:
-      return call.template operator()<BlockIq2Xs>();
-    case TensorType::iq2_s:
-      return call.template operator()<BlockIq2S>();
-    case TensorType::iq3_xxs:
-      return call.template operator()<BlockIq3Xxs>();
-    case TensorType::iq3_s:
-      return call.template operator()<BlockIq3S>();
-    case TensorType::iq1_s:
-      return call.template operator()<BlockIq1S>();
-    case TensorType::iq1_m:
-      return call.template operator()<BlockIq1M>();
-    case TensorType::tq1_0:
-      return call.template operator()<BlockTq1_0>();
-    case TensorType::tq2_0:
-      return call.template operator()<BlockTq2_0>();
-  }
-  return false;
+  return AllTypeBlocks::visit(type, visitor);
 }
 
 }  // namespace sluice::kernels::scalar

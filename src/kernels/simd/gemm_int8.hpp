@@ -119,6 +119,43 @@ struct Task {
   std::size_t y_stride;
 };
 
+/// Which weights gemm_rows asks for while it computes, step by step.
+template <class Step>
+struct AskAhead {
+  bool between_rows;  ///< RowDot asks between its rows, not gemm_rows for a whole step at once.
+  bool in_next_tile;  ///< RowDot also asks for the next tile in the order of memory.
+  std::uintptr_t next_tile;
+  std::size_t to_next_tile;  ///< From the end of the used bytes of a row to the first row of the next tile.
+  std::size_t n_rows, n_next;
+
+  SLUICE_INLINE AskAhead(const Task& task, std::size_t rows, std::size_t next, bool by_rows) noexcept {
+    n_rows = rows;
+    n_next = next;
+    // The rows of a panel that is not full are copied, so the distance would be that from the copy.
+    between_rows = k_row_dot_asks && by_rows && n_rows == k_lanes;
+    in_next_tile = between_rows && Step::k_next_tile_ahead != 0 && task.n_cols <= k_short_row_elements;
+    next_tile = reinterpret_cast<std::uintptr_t>(task.w) + n_rows * task.w_row_bytes;
+    to_next_tile = n_rows * task.w_row_bytes - task.n_cols / Step::k_block_elements * Step::k_block_bytes;
+  }
+  /// Before the step that begins with `column`, whose weights are the n_bytes at w.
+  SLUICE_INLINE void ask(const Task& task, const std::uint8_t* w, std::size_t column, std::size_t n_bytes,
+                         XView& view) const noexcept {
+    const std::size_t n_steps = !between_rows  ? k_ahead
+                                : in_next_tile ? Step::k_next_tile_ahead
+                                               : k_row_dot_ahead;
+    const bool same_tile = column + n_steps * k_step_elements < task.n_cols;
+    // Past the end of the rows: the first steps of the next tile.
+    const std::size_t ahead = n_steps * Step::k_bytes + (same_tile ? 0 : to_next_tile);
+    if (between_rows) {
+      view.ahead = ahead;
+      if (in_next_tile) view.next_tile = next_tile + column / k_step_elements * (k_lanes * Step::k_bytes);
+    } else {
+      prefetch_rows(reinterpret_cast<std::uintptr_t>(w) + ahead, task.w_row_bytes,
+                    same_tile ? n_rows : n_next, n_bytes);
+    }
+  }
+};
+
 /// P panels, of which the last may have fewer than k_lanes rows, times n_x <= k_max_x activation rows. The
 /// next `n_next` rows are asked for meanwhile.
 template <class Step, int P>
@@ -134,31 +171,13 @@ SLUICE_NOINLINE void gemm_rows(const Task& task, std::size_t n_rows, std::size_t
 
   XView view{task.x, task.x + task.layout.scale_offset, task.x + task.layout.sum_offset, task.x_row_bytes};
   const std::uint8_t* w = task.w;
-  const std::size_t used_row_bytes = task.n_cols / Step::k_block_elements * Step::k_block_bytes;
   const bool by_rows = k_row_dot && P == 1 && task.n_x == 1;
-  // The rows of a panel that is not full are copied, so the distance would be that from the copy.
-  const bool asks_between_rows = k_row_dot_asks && by_rows && n_rows == k_lanes;
-  const bool asks_next_tile =
-      asks_between_rows && Step::k_next_tile_ahead != 0 && task.n_cols <= k_short_row_elements;
-  const std::uintptr_t next_tile = reinterpret_cast<std::uintptr_t>(w) + n_rows * task.w_row_bytes;
+  const AskAhead<Step> ahead(task, n_rows, n_next, by_rows);
   for (std::size_t column = 0; column < task.n_cols; column += k_step_elements) {
     const std::size_t rest = task.n_cols - column;
     const std::size_t n_blocks = (rest < k_step_elements ? rest : k_step_elements) / Step::k_block_elements;
     const std::size_t n_bytes = n_blocks * Step::k_block_bytes;
-    const std::size_t n_steps_ahead = !asks_between_rows ? k_ahead
-                                      : asks_next_tile   ? Step::k_next_tile_ahead
-                                                         : k_row_dot_ahead;
-    const bool same_tile = column + n_steps_ahead * k_step_elements < task.n_cols;
-    // Past the end of the rows: the first steps of the next tile.
-    const std::size_t ahead =
-        n_steps_ahead * Step::k_bytes + (same_tile ? 0 : n_rows * task.w_row_bytes - used_row_bytes);
-    if (asks_between_rows) {
-      view.ahead = ahead;
-      if (asks_next_tile) view.next_tile = next_tile + column / k_step_elements * (k_lanes * Step::k_bytes);
-    } else {
-      prefetch_rows(reinterpret_cast<std::uintptr_t>(w) + ahead, task.w_row_bytes,
-                    same_tile ? n_rows : n_next, n_bytes);
-    }
+    ahead.ask(task, w, column, n_bytes, view);
     const std::uint8_t* last = w + (P - 1) * k_lanes * task.w_row_bytes;
     std::size_t last_stride = task.w_row_bytes;
     if (n_last < k_lanes) {  // too few rows for a panel: gather them, the missing ones read as zero

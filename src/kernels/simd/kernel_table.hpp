@@ -17,30 +17,10 @@ GemmKernel float_kernel(GemmFunction function, Isa isa) noexcept {
   return {ActivationFormat::f32, function, quantize_f32, isa};
 }
 
-/// gemm == nullptr for types without a path here.
-GemmKernel find_kernel(TensorType type, Isa isa) noexcept {
+/// Types with 8-bit products in steps of one block of 256 elements.
+GemmKernel find_step_256(TensorType type, Isa isa) noexcept {
   using enum TensorType;
   switch (type) {
-    case f32:
-      return float_kernel(float_gemm<F32Weights>, isa);
-    case f16:
-      return float_kernel(float_gemm<F16Weights>, isa);
-    case bf16:
-      return float_kernel(float_gemm<Bf16Weights>, isa);
-    case q4_0:
-      return int8_kernel<Q32Step<Q40>>(isa);
-    case q4_1:
-      return int8_kernel<Q32Step<Q41>>(isa);
-    case q5_0:
-      return int8_kernel<Q32Step<Q50>>(isa);
-    case q5_1:
-      return int8_kernel<Q32Step<Q51>>(isa);
-    case q8_0:
-      return int8_kernel<Q32Step<Q80>>(isa);
-    case iq4_nl:
-      return int8_kernel<Q32Step<Iq4Nl>>(isa);
-    case mxfp4:
-      return int8_kernel<Q32Step<Mxfp4>>(isa);
     case q2_k:
       return int8_kernel<KStep<Q2K>>(isa);
     case q3_k:
@@ -71,6 +51,35 @@ GemmKernel find_kernel(TensorType type, Isa isa) noexcept {
       return int8_kernel<KStep<Grid<Tq1>>>(isa);
     case tq2_0:
       return int8_kernel<KStep<Grid<Tq2>>>(isa);
+    default:
+      return {};
+  }
+}
+
+/// gemm == nullptr for types without a path here.
+GemmKernel find_kernel(TensorType type, Isa isa) noexcept {
+  using enum TensorType;
+  switch (type) {
+    case f32:
+      return float_kernel(float_gemm<F32Weights>, isa);
+    case f16:
+      return float_kernel(float_gemm<F16Weights>, isa);
+    case bf16:
+      return float_kernel(float_gemm<Bf16Weights>, isa);
+    case q4_0:
+      return int8_kernel<Q32Step<Q40>>(isa);
+    case q4_1:
+      return int8_kernel<Q32Step<Q41>>(isa);
+    case q5_0:
+      return int8_kernel<Q32Step<Q50>>(isa);
+    case q5_1:
+      return int8_kernel<Q32Step<Q51>>(isa);
+    case q8_0:
+      return int8_kernel<Q32Step<Q80>>(isa);
+    case iq4_nl:
+      return int8_kernel<Q32Step<Iq4Nl>>(isa);
+    case mxfp4:
+      return int8_kernel<Q32Step<Mxfp4>>(isa);
     case nvfp4:
       return float_kernel(decoded_gemm<nvfp4, 64, 36>, isa);
     case q8_1:
@@ -78,7 +87,7 @@ GemmKernel find_kernel(TensorType type, Isa isa) noexcept {
     case q8_k:
       return float_kernel(decoded_gemm<q8_k, 256, 292>, isa);
     default:
-      return {};
+      return find_step_256(type, isa);
   }
 }
 

@@ -38,6 +38,24 @@ SLUICE_INLINE Floats broadcast_float(const std::uint8_t* p) noexcept {
   return as_float(broadcast32(p));
 }
 
+/// Adds the panels' pairs of minimums or offsets times the sums of 16 activations each.
+template <int P, int T>
+SLUICE_INLINE void add_pairs(const KPanel* panel, const XView& x, Ints (&to)[P][T]) noexcept {
+  const std::uint8_t* sum = x.sum;
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    Ints pair[P];
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) pair[p] = load(panel[p].pair + i * k_vec_bytes);
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) {
+      const Ints s = broadcast32(sum + t * x.row_bytes + 4 * i);
+#pragma GCC unroll 2
+      for (int p = 0; p < P; ++p) to[p][t] = dot16(to[p][t], pair[p], s);
+    }
+  }
+}
+
 /// Multiplies P panels with T activation rows and adds to sums[t * k_tile_rows + p * k_lanes ...].
 template <class Format, int P, int T>
 SLUICE_NOINLINE void dot_k(const KPanel* panel, const XView& x, float* sums) noexcept {
@@ -51,22 +69,7 @@ SLUICE_NOINLINE void dot_k(const KPanel* panel, const XView& x, float* sums) noe
 #pragma GCC unroll 2
     for (int p = 0; p < P; ++p) total[p][t] = zero();
   }
-  const auto add_pairs = [&](Ints(&to)[P][T]) noexcept {
-    const std::uint8_t* sum = x.sum;
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) {
-      Ints pair[P];
-#pragma GCC unroll 2
-      for (int p = 0; p < P; ++p) pair[p] = load(panel[p].pair + i * k_vec_bytes);
-#pragma GCC unroll 8
-      for (int t = 0; t < T; ++t) {
-        const Ints s = broadcast32(sum + t * row_bytes + 4 * i);
-#pragma GCC unroll 2
-        for (int p = 0; p < P; ++p) to[p][t] = dot16(to[p][t], pair[p], s);
-      }
-    }
-  };
-  if constexpr (Format::k_sums == SumUse::offset) add_pairs(total);
+  if constexpr (Format::k_sums == SumUse::offset) add_pairs<P, T>(panel, x, total);
   constexpr int groups = Format::k_sub_groups;
   const std::uint8_t* w = panel->w;
   const std::uint8_t* scales = panel->scale;
@@ -87,7 +90,7 @@ SLUICE_NOINLINE void dot_k(const KPanel* panel, const XView& x, float* sums) noe
 #pragma GCC unroll 2
       for (int p = 0; p < P; ++p) low[p][t] = zero();
     }
-    add_pairs(low);
+    add_pairs<P, T>(panel, x, low);
   }
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) {

@@ -10,6 +10,8 @@
 #include "kernels/x86/grid_points_avx512.hpp"
 #include "kernels/simd/panel_dot.hpp"
 #include "kernels/x86/row_dot_avx512.hpp"
+#include "kernels/x86/row_dot_k_avx512.hpp"
+#include "kernels/x86/row_dot_q32_avx512.hpp"
 #include "kernels/simd/gemm_int8.hpp"
 #include "kernels/simd/gemm_float.hpp"
 #include "kernels/simd/quantize.hpp"
