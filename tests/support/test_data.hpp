@@ -14,6 +14,9 @@ std::filesystem::path test_data(const std::string& relative);
 /// The built-in models that every checkout has.
 std::filesystem::path builtin_model(const std::string& file_name);
 
+/// Figures of another program that every checkout has, below tests/system/golden.
+std::filesystem::path golden_file(const std::string& file_name);
+
 std::string read_text(const std::filesystem::path& path);
 std::vector<std::byte> read_bytes(const std::filesystem::path& path);
 void write_bytes(const std::filesystem::path& path, const void* data, std::size_t bytes);
