@@ -57,20 +57,9 @@ install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/NOTICE" "${
 
 if(TARGET sluice_cli)
   install(TARGETS sluice_cli RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
-  # The program writes its own completions; a cross build cannot run it.
+  # src/cli writes them beside the program.
   if(NOT CMAKE_CROSSCOMPILING)
-    set(completions "")
     set(completions_dir "${PROJECT_BINARY_DIR}/completions")
-    foreach(pair bash:sluice zsh:_sluice fish:sluice.fish)
-      string(REGEX REPLACE ":.*" "" shell "${pair}")
-      string(REGEX REPLACE ".*:" "" file "${pair}")
-      add_custom_command(OUTPUT "${completions_dir}/${shell}/${file}"
-        COMMAND "${CMAKE_COMMAND}" -E make_directory "${completions_dir}/${shell}"
-        COMMAND sluice_cli completion ${shell} > "${completions_dir}/${shell}/${file}"
-        DEPENDS sluice_cli COMMENT "Writing ${shell} completions" VERBATIM)
-      list(APPEND completions "${completions_dir}/${shell}/${file}")
-    endforeach()
-    add_custom_target(sluice_completions ALL DEPENDS ${completions})
     install(FILES "${completions_dir}/bash/sluice" DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
     install(FILES "${completions_dir}/zsh/_sluice" DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/site-functions")
     install(FILES "${completions_dir}/fish/sluice.fish" DESTINATION "${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d")

@@ -38,11 +38,12 @@ quietly() {
   fi
 }
 
-# configure PRESET: makes build/PRESET ready. A build folder that no longer fits (copied, another generator) is
-# configured afresh.
+# configure PRESET [OPTION...]: makes build/PRESET ready. A build folder that no longer fits (copied, another
+# generator) is configured afresh.
 configure() {
   local preset=$1 log="build/$1/configure.log"
-  local options=()
+  shift
+  local options=("$@")
   if command -v ccache >/dev/null 2>&1; then options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
   mkdir -p "build/$preset"
   if cmake --preset "$preset" "${options[@]}" </dev/null >"$log" 2>&1; then return 0; fi

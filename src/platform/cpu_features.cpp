@@ -5,6 +5,8 @@
 
 #if defined(__aarch64__)
 #include <sys/auxv.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
 #endif
 
 #include <algorithm>
@@ -26,7 +28,16 @@ constexpr bool k_has_simd = false;
 constexpr bool k_has_simd = true;
 #endif
 
-// GCC's cpuid tests include XGETBV, so a feature whose registers the system does not save counts as missing.
+#if defined(__x86_64__)
+// Clang 14 has no __builtin_cpu_supports("f16c").
+bool has_f16c() noexcept {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
+// The compiler's cpuid tests include XGETBV, so a feature whose registers the system does not save counts as
+// missing.
 bool is_supported(Isa isa) {
   if (!k_has_simd && isa != Isa::scalar) return false;
   switch (isa) {
@@ -45,7 +56,7 @@ bool is_supported(Isa isa) {
 #if defined(__x86_64__)
       // Vector code built for AVX2 also uses the bit instructions every such processor has.
       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") &&
-             __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+             __builtin_cpu_supports("fma") && has_f16c();
 #else
       return false;
 #endif

@@ -280,7 +280,7 @@ void ReadQueue::State::choose_file(Piece& piece) {
   piece.drive = drive_of(*ask.file, false);
   if (ask.copy == nullptr) return;
   const std::uint32_t other = drive_of(*ask.copy, true);
-  const auto state_of = [this](const Drive& drive) {
+  const auto state_of = [](const Drive& drive) {
     return CopyState{drive.meter.outstanding_bytes(), drive.meter.bytes_per_second(), drive.n_passed_over,
                      drive.statistics.n_failed >= k_max_failed};
   };
