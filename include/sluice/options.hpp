@@ -15,6 +15,10 @@ enum class CachePolicy { lfru, lru };
 /// How bytes come from the drive. `automatic` takes io_uring with O_DIRECT where both are allowed.
 enum class IoBackend { automatic, uring, pread };
 
+/// Limits of OpenOptions::max_sequences and n_threads.
+inline constexpr std::uint32_t k_max_sequences = 4096;
+inline constexpr int k_max_threads = 256;
+
 struct OpenOptions {
   /// Hard limit on everything the process holds, in bytes. 0: what the cgroup and the machine leave, less
   /// headroom.

@@ -8,6 +8,9 @@
 
 namespace sluice {
 
+/// Limit of SamplerOptions::repeat_window: longer than any context, so it only refuses nonsense.
+inline constexpr std::uint32_t k_max_repeat_window = 1u << 20;
+
 struct SamplerOptions {
   float temperature = 0.8f;  ///< 0: greedy.
   std::uint32_t top_k = 40;  ///< 0: off.

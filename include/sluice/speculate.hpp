@@ -8,10 +8,13 @@
 
 namespace sluice {
 
+/// Limit of SpeculateOptions::max_guesses: guesses of one pass.
+inline constexpr std::uint32_t k_max_guesses = 64;
+
 struct SpeculateOptions {
   /// Guesses what followed the same few tokens earlier in the prompt or the answer.
   bool lookup = true;
-  /// Guesses that one pass verifies at most, 1 to 64; also less than the plan's prefill_chunk.
+  /// Guesses that one pass verifies at most, 1 to k_max_guesses; also less than the plan's prefill_chunk.
   std::uint32_t max_guesses = 16;
   /// Verifies as many guesses as pay, by measured time and acceptance; false: as many as there are, for tests
   /// and measurements.

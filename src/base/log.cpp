@@ -5,6 +5,8 @@
 #include <set>
 #include <string>
 
+#include "base/text.hpp"
+
 namespace sluice::base {
 
 void warn_text(std::string_view text) {
@@ -14,7 +16,8 @@ void warn_text(std::string_view text) {
   const std::lock_guard lock(mutex);
   if (seen.find(text) != seen.end()) return;
   if (seen.size() < k_max_remembered) seen.emplace(text);
-  std::fprintf(stderr, "sluice: warning: %.*s\n", static_cast<int>(text.size()), text.data());
+  // Names and paths may hold control characters, which a terminal would obey.
+  std::fprintf(stderr, "sluice: warning: %s\n", printable(text).c_str());
 }
 
 }  // namespace sluice::base

@@ -14,7 +14,6 @@
 #include "cli/models.hpp"
 #include "cli/outlook.hpp"
 #include "cli/profile.hpp"
-#include "cli/signals.hpp"
 
 namespace sluice::cli {
 namespace {
@@ -179,8 +178,6 @@ void run_tests(const std::filesystem::path& path, const BenchCommand& command, c
   // Before the model is opened: it reads the header once more.
   const SpeedRates rates = kept_rates(path, options);
   Model model = Model::open(path, options);
-  catch_stop_signals();
-  model.set_cancel_flag(stop_flag());
   Bench bench(model, command);
   for (BenchTest& test : report.tests) bench.measure(test);
   report.info = model.info();
@@ -261,7 +258,11 @@ int bench(const BenchCommand& command, Output& output) {
   const MachineRates after = measure_machine(options.n_threads, max_buffer_bytes);
   report.rates = after.read_bytes_per_second > before.read_bytes_per_second ? after : before;
 
-  output.write(command.json ? bench_json(report) : bench_table(report));
+  if (command.json) {
+    output.write(bench_json(report));
+  } else {
+    output.print(bench_table(report));
+  }
   return exit_status(output);
 }
 

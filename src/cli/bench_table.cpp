@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/text.hpp"
 #include "base/units.hpp"
 #include "cli/bench.hpp"
 #include "cli/output.hpp"
@@ -39,14 +40,14 @@ std::string facts(const BenchReport& report) {
   const Plan& plan = report.plan;
   Table table;
   table.row("model", "",
-            fmt::format("{}: {}, {}, {} parameters, {}", printable(report.info.name),
-                        printable(report.info.architecture), report.info.quantization,
+            fmt::format("{}: {}, {}, {} parameters, {}", base::printable(report.info.name),
+                        base::printable(report.info.architecture), report.info.quantization,
                         format_count(report.info.n_parameters), format_bytes(report.info.file_bytes)));
   table.row("program", "", fmt::format("sluice {} ({})", version(), build_facts()));
   table.row("machine", "",
-            fmt::format("{}, {} cores usable, {}, {}", printable(report.machine.cpu_model),
+            fmt::format("{}, {} cores usable, {}, {}", base::printable(report.machine.cpu_model),
                         report.machine.n_usable_cpus, format_bytes(report.machine.memory_bytes),
-                        printable(report.machine.kernel)));
+                        base::printable(report.machine.kernel)));
   table.row("run", "",
             fmt::format("{} threads, {}, {}", report.stats.n_threads, report.stats.isa, report.date));
   table.row("memory", "",

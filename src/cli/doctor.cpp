@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "base/text.hpp"
 #include "cli/commands.hpp"
 #include "cli/heat.hpp"
 #include "cli/json.hpp"
@@ -18,8 +19,8 @@ std::string findings_text(const std::vector<Finding>& findings) {
   for (const Finding& finding : findings) {
     text += fmt::format(
         "{:<8} {:<{}}  {}{}\n", severity_name(finding.severity), finding.topic, width,
-        printable(finding.text),
-        finding.cure.empty() ? std::string() : fmt::format("; cure: {}", printable(finding.cure)));
+        base::printable(finding.text),
+        finding.cure.empty() ? std::string() : fmt::format("; cure: {}", base::printable(finding.cure)));
   }
   return text;
 }
@@ -53,8 +54,8 @@ int doctor(const DoctorCommand& command, Output& output) {
   if (command.json) {
     output.write(doctor_json(report));
   } else {
-    output.write(findings_text(report.findings));
-    if (report.outlook) output.write(fmt::format("\n{}", choice_text(*report.outlook, 0)));
+    output.print(findings_text(report.findings));
+    if (report.outlook) output.print(fmt::format("\n{}", choice_text(*report.outlook, 0)));
   }
   const int status = exit_status(output);
   return status == k_exit_ok && report.has_problem() ? k_exit_error : status;

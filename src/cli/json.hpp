@@ -17,8 +17,9 @@ namespace sluice::cli {
 // One JSON object each, ending with a newline. Sizes in bytes, times in nanoseconds, rates per second. Bytes
 // from a file that are not UTF-8 are replaced.
 
-std::string run_json(const ModelInfo& info, const Generation& generation, std::uint64_t seed,
-                     const Plan& plan, const Stats& stats);
+/// `error`: why the answer is not whole; empty when it is.
+std::string run_json(const ModelInfo& info, const Generation& generation, const std::string& error,
+                     std::uint64_t seed, const Plan& plan, const Stats& stats);
 std::string perplexity_json(const ModelInfo& info, const PerplexityResult& result, std::uint32_t n_ctx,
                             const Plan& plan, const Stats& stats);
 std::string replay_json(const ReplayReport& report);

@@ -9,6 +9,7 @@
 #include <malloc.h>
 #endif
 
+#include "base/text.hpp"
 #include "cli/commands.hpp"
 #include "cli/completion.hpp"
 #include "cli/output.hpp"
@@ -37,7 +38,7 @@ void keep_heap_small() noexcept {
 }
 
 int report(std::string_view message, int status) {
-  print_error_text(fmt::format("sluice: error: {}\n", printable(message)));
+  print_error_text(fmt::format("sluice: error: {}\n", base::printable(message)));
   return status;
 }
 
@@ -88,5 +89,6 @@ int main(int argc, char** argv) {
   sluice::cli::keep_heap_small();
   sluice::cli::reserve_standard_descriptors();
   sluice::cli::ignore_broken_pipes();
+  sluice::cli::handle_stop_signals();
   return sluice::cli::guarded(argc, argv);
 }

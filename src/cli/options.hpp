@@ -34,6 +34,7 @@ struct RunCommand {
   std::optional<std::string> system;
   bool chat = false;
   bool raw = false;
+  bool escapes = false;
   std::string stats;  ///< Empty, "totals" or "full".
   bool json = false;
   bool verbose = false;
@@ -83,7 +84,7 @@ struct PlanCommand {
   std::vector<std::uint64_t> budgets;  ///< Several are compared; empty: the default.
   std::uint64_t sim_ram_bytes = 0;     ///< 0: this machine.
   std::uint64_t sim_vram_bytes = 0;
-  double sim_disk = 0;  ///< Bytes per second; 0: as measured.
+  double sim_disk_giga = 0;  ///< 10^9 bytes per second; 0: as measured.
   bool json = false;
 };
 

@@ -1,16 +1,18 @@
 #include "cli/output.hpp"
 
 #include <fcntl.h>
-#include <fmt/core.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 #include "cli/signals.hpp"
 
 namespace sluice::cli {
+
+Output::Output() noexcept : is_terminal_(isatty(STDOUT_FILENO) == 1) {}
 
 bool Output::write(std::string_view text) noexcept {
   while (state_ == State::good && !text.empty()) {
@@ -20,12 +22,26 @@ bool Output::write(std::string_view text) noexcept {
       text.remove_prefix(static_cast<std::size_t>(n));
     } else if (n < 0 && errno == EINTR) {
       if (stop_signal() != 0) state_ = State::interrupted;
+    } else if (n < 0 && errno == EAGAIN) {
+      // Another program made it non-blocking, such as the one that started this one.
+      if (!wait_for_output(STDOUT_FILENO)) state_ = State::interrupted;
     } else if (n < 0) {
       errno_ = errno;
       state_ = errno_ == EPIPE ? State::closed : State::failed;
     }
   }
   return state_ == State::good;
+}
+
+bool Output::print(std::string_view lines) {
+  return write(base::printable_lines(lines));
+}
+
+bool Output::write_answer(std::string_view text) {
+  if (!is_terminal_) return write(text);
+  std::string shown(text);
+  std::erase(shown, '\r');
+  return print(shown);
 }
 
 void Output::end_line() noexcept {
@@ -37,28 +53,21 @@ void Output::check() const {
     base::fail(ErrorCode::io, "cannot write to standard output: {}", std::strerror(errno_));
 }
 
-void print_error_text(std::string_view text) noexcept {
-  while (!text.empty()) {
-    const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
-    if (n < 0 && errno != EINTR) return;
-    if (n > 0) text.remove_prefix(static_cast<std::size_t>(n));
-  }
+void print_error_text(std::string_view lines) {
+  write_terminal(base::printable_lines(lines));
 }
 
-std::string printable(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte == '\n') {
-      out += "\\n";
-    } else if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\x{:02x}", byte);
-    } else {
-      out += c;
+void write_terminal(std::string_view bytes) noexcept {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(STDERR_FILENO, bytes.data(), bytes.size());
+    if (n > 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(n));
+    } else if (n < 0 && errno == EAGAIN) {
+      if (!wait_for_output(STDERR_FILENO)) return;
+    } else if (n < 0 && errno != EINTR) {
+      return;
     }
   }
-  return out;
 }
 
 void reserve_standard_descriptors() noexcept {

@@ -5,8 +5,7 @@
 
 namespace sluice::cli {
 
-/// Standard output. Unbuffered, because text is to be seen as it is generated; bytes are written as they are,
-/// whatever the locale.
+/// Standard output. Unbuffered, because text is to be seen as it is generated; whatever the locale.
 class Output {
  public:
   enum class State {
@@ -16,9 +15,16 @@ class Output {
     interrupted,  ///< A signal asked to stop while the reader did not read.
   };
 
-  /// Writes all of the text, or changes the state. Does nothing unless the state is good. Returns whether it
-  /// is.
+  Output() noexcept;
+
+  /// Writes all bytes of the text as they are, or changes the state. Does nothing unless the state is good.
+  /// Returns whether it is. For text that holds nothing of files or models, and for JSON.
   bool write(std::string_view text) noexcept;
+  /// Writes lines for people, with control characters shown (base::printable_lines).
+  bool print(std::string_view lines);
+  /// Writes what a model generated. On a terminal control characters are shown, because a model may print any
+  /// sequence that the terminal obeys, and carriage returns are left out; elsewhere bytes stay as they are.
+  bool write_answer(std::string_view text);
   /// Writes a newline unless the last byte written was one, or nothing was.
   void end_line() noexcept;
 
@@ -34,15 +40,15 @@ class Output {
  private:
   State state_ = State::good;
   int errno_ = 0;
+  bool is_terminal_;
   char last_ = '\n';
 };
 
-/// Writes to standard error; errors there have no one to go to.
-void print_error_text(std::string_view text) noexcept;
-
-/// Text from a file, fit for a terminal: control characters, which could move the cursor or worse, become
-/// \xNN.
-std::string printable(std::string_view text);
+/// Writes lines to standard error, with control characters shown (base::printable_lines); errors there have
+/// no one to go to.
+void print_error_text(std::string_view lines);
+/// Writes bytes to standard error as they are: only for sequences that the terminal is to obey.
+void write_terminal(std::string_view bytes) noexcept;
 
 /// Occupies descriptors 0 to 2 if the caller closed them, so that no file the program opens can get their
 /// numbers; reads and writes on them fail as they would on a closed one.

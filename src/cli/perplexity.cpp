@@ -8,7 +8,6 @@
 #include "cli/json.hpp"
 #include "cli/models.hpp"
 #include "cli/profile.hpp"
-#include "cli/signals.hpp"
 #include "cli/stats_table.hpp"
 #include "sluice/model.hpp"
 
@@ -18,8 +17,6 @@ int perplexity(const PerplexityCommand& command, Output& output) {
   const std::filesystem::path path = find_model(command.model);
   std::string text = read_text(command.file);
   Model model = Model::open(path, command.open);
-  catch_stop_signals();
-  model.set_cancel_flag(stop_flag());
 
   const std::vector<TokenId> tokens = model.tokenizer().encode(text, true, false);
   // The budget counts every byte, and the text is not needed any more.

@@ -41,7 +41,8 @@ int plan(const PlanCommand& command, Output& output) {
   if (!command.json && report.choices.size() == 1 && !first.plan)
     base::fail(ErrorCode::budget, "{}", first.refusal);
 
-  KnownRates known = known_rates(request.path, command.open, command.sim_disk);
+  const double sim_disk = command.sim_disk_giga * 1e9;
+  KnownRates known = known_rates(request.path, command.open, sim_disk);
   if (command.sim_vram_bytes != 0) {
     known.notes.push_back(
         fmt::format("the {} of the GPU count for nothing: this version computes on the CPU only",
@@ -52,8 +53,12 @@ int plan(const PlanCommand& command, Output& output) {
   PlanOutlook outlook = make_outlook(std::move(report), std::move(known), command.open);
   outlook.sim_ram_bytes = command.sim_ram_bytes;
   outlook.sim_vram_bytes = command.sim_vram_bytes;
-  outlook.sim_disk = command.sim_disk;
-  output.write(command.json ? plan_report_json(outlook) : plan_text(outlook));
+  outlook.sim_disk = sim_disk;
+  if (command.json) {
+    output.write(plan_report_json(outlook));
+  } else {
+    output.print(plan_text(outlook));
+  }
   const int status = exit_status(output);
   return status == k_exit_ok && outlook.all_refused() ? k_exit_error : status;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/text.hpp"
 #include "base/units.hpp"
 #include "cli/outlook.hpp"
 #include "cli/stats_table.hpp"
@@ -88,8 +89,8 @@ std::string prediction_text(const PredictionRange& range, const Plan& plan) {
 
 std::string source_text(const PlanOutlook& outlook) {
   const PlanReport& report = outlook.report;
-  std::string text = fmt::format("{}: {}, {}, {} parameters, {}\n", printable(report.source),
-                                 printable(report.name), printable(report.architecture),
+  std::string text = fmt::format("{}: {}, {}, {} parameters, {}\n", base::printable(report.source),
+                                 base::printable(report.name), base::printable(report.architecture),
                                  format_count(report.n_parameters), format_bytes(report.file_bytes));
   if (report.missing_bytes != 0) {
     text += fmt::format("the file ends early: {} are missing, which matters not to the plan\n",
@@ -100,7 +101,8 @@ std::string source_text(const PlanOutlook& outlook) {
 
 std::string notes_text(const PlanOutlook& outlook) {
   std::string text;
-  for (const std::string& note : outlook.known.notes) text += fmt::format("note: {}\n", printable(note));
+  for (const std::string& note : outlook.known.notes)
+    text += fmt::format("note: {}\n", base::printable(note));
   return text;
 }
 
@@ -115,7 +117,7 @@ std::string comparison_text(const PlanOutlook& outlook) {
                        k_missing, k_missing});
       refusals +=
           choice.needed_bytes == 0
-              ? fmt::format("refused: {}\n", choice.refusal)
+              ? fmt::format("refused: {}\n", base::printable(choice.refusal))
               : fmt::format("refused: {} is too small; the smallest budget that works is {} (--memory {}M)\n",
                             format_bytes(choice.memory_bytes), format_bytes(choice.needed_bytes),
                             (choice.needed_bytes + base::k_mib - 1) / base::k_mib);

@@ -4,10 +4,10 @@
 
 #include <ctime>
 
+#include "base/text.hpp"
 #include "cli/commands.hpp"
 #include "cli/json.hpp"
 #include "cli/models.hpp"
-#include "cli/signals.hpp"
 
 namespace sluice::cli {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 constexpr double k_day_seconds = 86400;
 
 void warn(const std::string& text) {
-  print_error_text(fmt::format("sluice: warning: {}\n", printable(text)));
+  print_error_text(fmt::format("sluice: warning: {}\n", base::printable(text)));
 }
 
 }  // namespace
@@ -27,9 +27,7 @@ Stats profiled_stats(const Model& model, IoBackend io) {
 }
 
 int profile(const ProfileCommand& command, Output& output) {
-  catch_stop_signals();
   ProfileOptions options = command.options;
-  options.cancel = stop_flag();
   ProfileReport report;
   if (!command.model.empty()) {
     std::error_code no_folder;
@@ -50,7 +48,7 @@ int profile(const ProfileCommand& command, Output& output) {
   }
   const std::int64_t begin = std::time(nullptr);
   report.profile = measure_profile(options, known, [](const std::string& what) {
-    print_error_text(fmt::format("measuring: {}\n", printable(what)));
+    print_error_text(fmt::format("measuring: {}\n", base::printable(what)));
   });
   report.now = std::time(nullptr);
   Profile fresh = report.profile;
@@ -67,7 +65,11 @@ int profile(const ProfileCommand& command, Output& output) {
       warn(fmt::format("the results are not kept: {}", error.what()));
     }
   }
-  output.write(command.json ? profile_json(report) : profile_table(report));
+  if (command.json) {
+    output.write(profile_json(report));
+  } else {
+    output.print(profile_table(report));
+  }
   const int status = exit_status(output);
   return status == k_exit_ok && !report.problem.empty() ? k_exit_error : status;
 }

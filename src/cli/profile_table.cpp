@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/text.hpp"
 #include "base/units.hpp"
 #include "cli/output.hpp"
 #include "cli/profile.hpp"
@@ -20,14 +21,14 @@ std::string giga(double per_second) {
 }
 
 std::string kind_text(const DriveInfo& drive) {
-  std::string text = drive.file_system.empty() ? "unknown file system" : printable(drive.file_system);
+  std::string text = drive.file_system.empty() ? "unknown file system" : base::printable(drive.file_system);
   if (drive.size_bytes != 0) text += fmt::format(", {}", format_bytes(drive.size_bytes));
-  if (!drive.model.empty()) text += fmt::format(", {}", printable(drive.model));
+  if (!drive.model.empty()) text += fmt::format(", {}", base::printable(drive.model));
   // Virtual drives often claim to rotate; it is said as the system says it.
   if (drive.is_rotational) text += *drive.is_rotational ? ", says it rotates" : ", does not rotate";
   if (!drive.members.empty()) {
     text += ", made of";
-    for (const std::string& member : drive.members) text += fmt::format(" {}", printable(member));
+    for (const std::string& member : drive.members) text += fmt::format(" {}", base::printable(member));
   }
   return text;
 }
@@ -60,15 +61,15 @@ std::string rates_table(const std::vector<ReadRate>& rates) {
 
 std::string drive_text(const DriveProfile& drive, std::int64_t now) {
   std::string text =
-      fmt::format("drive {}: {}\n  file      {} ({})\n", printable(drive.drive.name), kind_text(drive.drive),
-                  printable(drive.file), format_bytes(drive.file_bytes));
-  if (!drive.has_rates()) return text + fmt::format("  not measured: {}\n", printable(drive.caveat));
+      fmt::format("drive {}: {}\n  file      {} ({})\n", base::printable(drive.drive.name),
+                  kind_text(drive.drive), base::printable(drive.file), format_bytes(drive.file_bytes));
+  if (!drive.has_rates()) return text + fmt::format("  not measured: {}\n", base::printable(drive.caveat));
   text += fmt::format("  measured  {} with {}, {} read{}\n", age_text(drive.measured_at, now),
-                      printable(drive.backend), format_bytes(drive.read_bytes),
+                      base::printable(drive.backend), format_bytes(drive.read_bytes),
                       drive.read_bytes > drive.file_bytes
                           ? ": more than the file has, so the drive's own cache may have helped"
                           : "");
-  if (!drive.caveat.empty()) text += fmt::format("  not kept: {}\n", printable(drive.caveat));
+  if (!drive.caveat.empty()) text += fmt::format("  not kept: {}\n", base::printable(drive.caveat));
   if (const auto fastest = best(drive.random)) text += fmt::format("  best      {}\n", reads_text(*fastest));
   if (const auto enough = knee(drive.random))
     text +=
@@ -80,9 +81,9 @@ std::string drive_text(const DriveProfile& drive, std::int64_t now) {
 std::string machine_text(const MachineProfile& profile, std::int64_t now) {
   const MachineInfo& machine = profile.machine;
   const MachineRates& memory = profile.memory;
-  std::string text = fmt::format("machine: {}, {} cores usable, {}, {}, {}\n", printable(machine.cpu_model),
-                                 machine.n_usable_cpus, machine.isa, format_bytes(machine.memory_bytes),
-                                 printable(machine.kernel));
+  std::string text = fmt::format("machine: {}, {} cores usable, {}, {}, {}\n",
+                                 base::printable(machine.cpu_model), machine.n_usable_cpus, machine.isa,
+                                 format_bytes(machine.memory_bytes), base::printable(machine.kernel));
   text +=
       fmt::format("  measured  {} with {} threads\n", age_text(profile.measured_at, now), memory.n_threads);
   text += fmt::format("  memory    {} GB/s, read in order over {}{}\n", giga(memory.read_bytes_per_second),
@@ -97,7 +98,7 @@ std::string machine_text(const MachineProfile& profile, std::int64_t now) {
     }
   }
   for (const KernelRate& kernel : profile.kernels) {
-    const std::string label = fmt::format("  {}", printable(kernel.type));
+    const std::string label = fmt::format("  {}", base::printable(kernel.type));
     if (lines.back().front() != label) {
       lines.push_back({label});
       lines.back().resize(row_counts.size() + 1, k_missing);
@@ -130,7 +131,7 @@ std::string profile_table(const ProfileReport& report) {
   for (const DriveProfile& drive : report.profile.drives)
     text += fmt::format("\n{}", drive_text(drive, report.now));
   if (!report.problem.empty())
-    text += fmt::format("\nno drive was measured: {}\n", printable(report.problem));
+    text += fmt::format("\nno drive was measured: {}\n", base::printable(report.problem));
   return text;
 }
 

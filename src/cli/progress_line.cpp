@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/text.hpp"
 #include "cli/output.hpp"
 
 namespace sluice::cli {
@@ -21,11 +22,11 @@ void ProgressLine::show(base::FunctionRef<std::string(Clock::duration)> text) {
   constexpr auto k_interval = std::chrono::milliseconds(200);
   next_ = now + k_interval;
   has_text_ = true;
-  print_error_text(fmt::format("\r\x1b[K{}", text(now - start_)));
+  write_terminal("\r\x1b[K" + base::printable(text(now - start_)));
 }
 
 void ProgressLine::clear() {
-  if (std::exchange(has_text_, false)) print_error_text("\r\x1b[K");
+  if (std::exchange(has_text_, false)) write_terminal("\r\x1b[K");
 }
 
 PromptProgress::PromptProgress(Model& model) : model_(model) {

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "base/text.hpp"
 #include "base/units.hpp"
 #include "cli/commands.hpp"
 #include "cli/json.hpp"
-#include "cli/signals.hpp"
 #include "cli/stats_table.hpp"
 
 namespace sluice::cli {
@@ -31,9 +31,10 @@ std::vector<ReplayReport::Size> list_sizes(const ReplayCommand& command, const R
 std::string facts(const ReplayReport& report) {
   const RoutingTrace& trace = report.trace;
   Table table;
-  table.row("trace", "", fmt::format("{} ({})", printable(trace.path), trace.format));
+  table.row("trace", "", fmt::format("{} ({})", base::printable(trace.path), trace.format));
   if (!trace.model.empty())
-    table.row("model", "", fmt::format("{} {}", printable(trace.model), printable(trace.architecture)));
+    table.row("model", "",
+              fmt::format("{} {}", base::printable(trace.model), base::printable(trace.architecture)));
   table.row(
       "routing", "",
       fmt::format("{} layers, {} of {} experts per token", trace.n_layers, trace.n_used, trace.n_experts));
@@ -95,7 +96,11 @@ int replay(const ReplayCommand& command, Output& output) {
     for (const ReplayReport::Size& size : report.sizes)
       report.rows.back().cells.push_back(replay_trace(report.trace, policy, size.n_slots, report.n_warm_up));
   }
-  output.write(command.json ? replay_json(report) : facts(report) + "\n" + hit_table(report));
+  if (command.json) {
+    output.write(replay_json(report));
+  } else {
+    output.print(facts(report) + "\n" + hit_table(report));
+  }
   return exit_status(output);
 }
 

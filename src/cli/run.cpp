@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 #include "base/units.hpp"
 #include "cli/chat.hpp"
 #include "cli/commands.hpp"
@@ -38,10 +39,7 @@ SamplerOptions checked_sampler(const SamplerOptions& options) {
 
 std::string prompt_text(const RunCommand& command) {
   if (command.prompt) return *command.prompt;
-  std::string text = read_text(command.file.value_or("-"));
-  // Editors and echo end a text with a newline that is not part of it.
-  if (text.ends_with('\n')) text.pop_back();
-  if (text.ends_with('\r')) text.pop_back();
+  std::string text = prompt_of_file(read_text(command.file.value_or("-")));
   if (text.empty())
     base::fail(ErrorCode::invalid_argument, "the prompt is empty; give one with -p, -f or standard input");
   return text;
@@ -59,8 +57,8 @@ void describe_model(const Model& model) {
   std::string experts;
   if (info.n_experts != 0)
     experts = fmt::format(", {} of {} experts per token", info.n_experts_used, info.n_experts);
-  print_error_text(fmt::format("{}: {}, {} parameters, {}, {}, {} layers{}\n", printable(info.path),
-                               printable(info.name), format_count(info.n_parameters),
+  print_error_text(fmt::format("{}: {}, {} parameters, {}, {}, {} layers{}\n", base::printable(info.path),
+                               base::printable(info.name), format_count(info.n_parameters),
                                base::format_bytes(info.file_bytes), info.quantization, info.n_layers,
                                experts));
   print_error_text(plan_table(model.plan()));
@@ -105,7 +103,10 @@ void print_stats(const Model& model, const RunCommand& command, const SpeedRates
 void note_plain_form(const Conversation& conversation) {
   if (conversation.chatml()) return;
   print_error_text(
-      "sluice: note: the vocabulary lacks <|im_start|>, so turns are written as User: and Assistant:\n");
+      "sluice: note: the file names no form of chat that this version knows, so turns are written as User: "
+      "and "
+      "Assistant: lines and answers may be poor; to use the model's own form, give the whole prompt with its "
+      "control tokens by -p or -f, without --chat\n");
 }
 
 void note_full_context(const Model& model, const Generation& generation) {
@@ -114,29 +115,50 @@ void note_full_context(const Model& model, const Generation& generation) {
                                model.plan().n_ctx));
 }
 
-int run_prompt(const RunCommand& command, Model& model, const GenerateOptions& options,
-               const std::string& text, const SpeedRates& rates, Output& output) {
-  PromptProgress progress(model);
-  const auto on_text = [&](std::string_view piece) {
-    progress.clear();
-    return command.json || output.write(piece);
-  };
-  Generation generation;
+Generation answer_prompt(const RunCommand& command, Model& model, const GenerateOptions& options,
+                         const std::string& text, const std::function<bool(std::string_view)>& on_text) {
   if (command.chat || command.system) {
     Conversation conversation(model, command.system);
     note_plain_form(conversation);
-    generation = conversation.answer(text, options, on_text);
-  } else {
-    Sequence sequence = model.new_sequence();
-    generation = generate(model, sequence, raw_prompt(model.tokenizer(), text), options, on_text);
+    return conversation.answer(text, options, on_text);
+  }
+  Sequence sequence = model.new_sequence();
+  return generate(model, sequence, raw_prompt(model.tokenizer(), text), options, on_text);
+}
+
+/// A fault in the middle of the answer, such as a read that failed, is thrown at the end: what there is of
+/// the answer is printed before, and what was counted.
+int run_prompt(const RunCommand& command, Model& model, const GenerateOptions& options,
+               const std::string& text, const SpeedRates& rates, Output& output) {
+  PromptProgress progress(model);
+  std::string so_far;
+  const auto on_text = [&](std::string_view piece) {
+    progress.clear();
+    so_far += piece;
+    return command.json || output.write_answer(piece);
+  };
+  Generation generation;
+  std::optional<Error> fault;
+  try {
+    generation = answer_prompt(command, model, options, text, on_text);
+  } catch (const Error& error) {
+    // Nothing else comes up once the prompt is accepted.
+    if (error.code() != ErrorCode::io) throw;
+    fault = error;
+    generation.text = so_far;
   }
   progress.clear();
-  if (command.json)
-    output.write(run_json(model.info(), generation, options.sampler.seed, model.plan(),
-                          profiled_stats(model, command.open.io)));
+  if (command.json) {
+    output.write(run_json(model.info(), generation, fault ? fault->what() : "", options.sampler.seed,
+                          model.plan(), profiled_stats(model, command.open.io)));
+  }
   output.end_line();
   note_full_context(model, generation);
   if (!command.stats.empty()) print_stats(model, command, rates);
+  if (fault) {
+    model.save_heat();
+    throw *fault;
+  }
   return exit_status(output);
 }
 
@@ -149,7 +171,7 @@ bool chat_turn(const RunCommand& command, Model& model, Conversation& conversati
   try {
     const Generation generation = conversation.answer(message, options, [&](std::string_view piece) {
       progress.clear();
-      return output.write(piece);
+      return output.write_answer(piece);
     });
     progress.clear();
     output.end_line();
@@ -160,7 +182,7 @@ bool chat_turn(const RunCommand& command, Model& model, Conversation& conversati
     progress.clear();
     output.end_line();
     const char* cure = error.code() == ErrorCode::context_full ? "; /reset begins anew" : "";
-    print_error_text(fmt::format("sluice: error: {}{}\n", error.what(), cure));
+    print_error_text(fmt::format("sluice: error: {}{}\n", base::printable(error.what()), cure));
   }
   if (!command.stats.empty()) print_stats(model, command, rates);
   if (stop_signal() != 0 && !stopped_by_keyboard()) return false;
@@ -169,32 +191,49 @@ bool chat_turn(const RunCommand& command, Model& model, Conversation& conversati
   return output.state() == Output::State::good;
 }
 
+constexpr std::string_view k_chat_help =
+    "/exit   end the chat, as Ctrl-D does\n"
+    "/reset  begin a new conversation with the same system message\n"
+    "/stats  show memory, drive and speed figures\n"
+    "/help   show this\n"
+    "A message may have several lines: paste them, press Alt-Enter between them, or put \"\"\" before the "
+    "first and "
+    "behind the last.\n";
+
+/// "/word" alone; a path or other text that begins with a slash is a message.
+bool is_command(const std::string& message) {
+  return message.size() > 1 && message.front() == '/' &&
+         std::all_of(message.begin() + 1, message.end(), [](char c) { return c >= 'a' && c <= 'z'; });
+}
+
 int run_chat(const RunCommand& command, Model& model, const GenerateOptions& options, const SpeedRates& rates,
              Output& output) {
   Conversation conversation(model, command.system);
-  print_error_text(fmt::format("{}: /exit /reset /stats; Ctrl-C stops an answer, Ctrl-D ends\n",
-                               printable(model.info().name)));
+  print_error_text(fmt::format("{}: /help lists commands; Ctrl-C stops an answer, Ctrl-D ends\n",
+                               base::printable(model.info().name)));
   note_plain_form(conversation);
-  LineReader lines;
+  MessageReader messages;
   for (;;) {
-    print_error_text("> ");
-    const auto waits = [&lines] { return !lines.is_ready() && stop_signal() == 0; };
+    messages.begin();
+    const auto waits = [&messages] { return !messages.is_ready() && stop_signal() == 0; };
     model.preload_while(waits);
     // An idle program must not keep what others need.
-    for (constexpr int k_look_ms = 30; waits(); lines.wait_ready(k_look_ms)) model.relieve();
-    const std::optional<std::string> line = lines.next();
-    if (!line || *line == "/exit") {
-      if (!line) print_error_text("\n");
+    for (constexpr int k_look_ms = 30; waits(); messages.wait_ready(k_look_ms)) model.relieve();
+    const std::optional<std::string> message = messages.next();
+    if (!message || *message == "/exit") {
+      if (!message) print_error_text("\n");
       break;
     }
-    if (line->find_first_not_of(" \t") == std::string::npos) continue;
-    if (*line == "/reset") {
+    if (message->find_first_not_of(" \t\n") == std::string::npos) continue;
+    if (*message == "/reset") {
       conversation.reset();
-    } else if (*line == "/stats") {
+    } else if (*message == "/stats") {
       print_stats(model, command, rates);
-    } else if (line->starts_with("/")) {
-      print_error_text("sluice: commands are /exit, /reset and /stats\n");
-    } else if (!chat_turn(command, model, conversation, *line, options, rates, output)) {
+    } else if (*message == "/help") {
+      print_error_text(k_chat_help);
+    } else if (is_command(*message)) {
+      print_error_text(fmt::format("sluice: there is no command {}; /help lists them\n", *message));
+    } else if (!chat_turn(command, model, conversation, *message, options, rates, output)) {
       break;
     }
   }

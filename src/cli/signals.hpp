@@ -1,5 +1,7 @@
 #pragma once
 
+#include <termios.h>
+
 #include <atomic>
 
 namespace sluice::cli {
@@ -7,8 +9,12 @@ namespace sluice::cli {
 /// Makes SIGPIPE an ordinary write error.
 void ignore_broken_pipes() noexcept;
 
-/// From now on the first SIGINT, SIGTERM or SIGHUP asks to stop instead of ending the process; a second one
-/// ends it at once.
+/// To be called first of all. From now on SIGINT, SIGTERM and SIGHUP end the program at once with 128 + their
+/// number, in whatever it does. Without a handler they would do nothing to process 1 of a container.
+void handle_stop_signals() noexcept;
+
+/// From now on the first of these signals asks to stop, and stop_signal() has to be looked at; a second one
+/// ends the program at once. For work that has something to finish: an answer, a file that is written.
 void catch_stop_signals() noexcept;
 
 /// The signal that asked to stop, or 0.
@@ -23,5 +29,17 @@ const std::atomic<bool>* stop_flag() noexcept;
 /// Waits until the descriptor has input or has ended, or for at most `ms` milliseconds when that is not
 /// negative. False when a signal asked to stop meanwhile, or before, or the time is over.
 bool wait_for_input(int fd, int ms = -1) noexcept;
+/// Waits until the descriptor takes output. False when a signal asked to stop meanwhile, or before.
+bool wait_for_output(int fd) noexcept;
+
+/// What a signal that ends the program at once leaves behind: the mode of the terminal on standard input, and
+/// bytes for the one on standard error.
+struct TerminalState {
+  termios mode = {};
+  const char* farewell = "";
+};
+
+/// `state` must outlive its being set; nullptr: there is nothing to restore.
+void restore_at_end(const TerminalState* state) noexcept;
 
 }  // namespace sluice::cli

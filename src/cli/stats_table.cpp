@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "base/text.hpp"
 #include "base/units.hpp"
 #include "cli/output.hpp"
 #include "cli/profile.hpp"
@@ -97,7 +98,7 @@ void add_read_rate(Table& table, const Stats& stats) {
                                    profile_note(drive));
     if (drive.n_failed_reads != 0) note += fmt::format("; {} reads failed", drive.n_failed_reads);
     table.row(fmt::format("  drive {}", i + 1), text(drive.busy_ns, drive.read_rate()),
-              fmt::format("{}; {}", note, printable(drive.file)));
+              fmt::format("{}; {}", note, base::printable(drive.file)));
   }
 }
 
@@ -172,8 +173,9 @@ std::string columns(const std::vector<std::vector<std::string>>& lines) {
   return text;
 }
 
-void Table::row(std::string label, std::string value, std::string note) {
-  rows_.push_back({std::move(label), std::move(value), std::move(note), false});
+void Table::row(std::string_view label, std::string_view value, std::string_view note) {
+  // A newline in a name would break the table.
+  rows_.push_back({base::printable(label), base::printable(value), base::printable(note), false});
 }
 
 void Table::heading(std::string text) {

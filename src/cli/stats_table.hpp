@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sluice/plan.hpp"
@@ -12,7 +13,7 @@ namespace sluice::cli {
 /// Lines of three columns: label, value (to the right), note (to the left).
 class Table {
  public:
-  void row(std::string label, std::string value, std::string note = {});
+  void row(std::string_view label, std::string_view value, std::string_view note = {});
   /// A line of its own between groups of rows.
   void heading(std::string text);
   std::string text() const;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/text.hpp"
 #include "base/units.hpp"
 #include "cli/commands.hpp"
 #include "cli/progress_line.hpp"
@@ -38,9 +39,9 @@ int synth(const SynthCommand& command, Output& output) {
     });
   }
   const auto duration = Clock::now() - start;
-  output.write(fmt::format("{}: {} in {} layers, {} tensors, {:.2f} billion weights; {:.1f} s, {}\n",
-                           printable(command.file), base::format_bytes(result.file_bytes), result.n_layers,
-                           result.n_tensors, static_cast<double>(result.n_parameters) * 1e-9,
+  output.print(fmt::format("{}: {} in {} layers, {} tensors, {:.2f} billion weights; {:.1f} s, {}\n",
+                           base::printable(command.file), base::format_bytes(result.file_bytes),
+                           result.n_layers, result.n_tensors, static_cast<double>(result.n_parameters) * 1e-9,
                            std::chrono::duration<double>(duration).count(),
                            rate_text(result.file_bytes, duration)));
   return exit_status(output);

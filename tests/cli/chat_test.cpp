@@ -1,15 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <stdlib.h>
-#include <termios.h>
 
-#include <array>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "cli/program.hpp"
+#include "cli/terminal.hpp"
 
 namespace sluice::test {
 namespace {
@@ -17,50 +14,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Words = std::vector<std::string>;
-
-/// A terminal whose other end the test holds.
-class Terminal {
- public:
-  Terminal() {
-    user_ = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-    if (user_ < 0 || grantpt(user_) != 0 || unlockpt(user_) != 0) return;
-    program_ = open(ptsname(user_), O_RDWR | O_NOCTTY | O_CLOEXEC);
-    termios mode = {};
-    if (program_ < 0 || tcgetattr(program_, &mode) != 0) return;
-    mode.c_lflag &= ~static_cast<tcflag_t>(ECHO);
-    ready_ = tcsetattr(program_, TCSANOW, &mode) == 0;
-  }
-  ~Terminal() {
-    if (program_ >= 0) close(program_);
-    if (user_ >= 0) close(user_);
-  }
-  Terminal(const Terminal&) = delete;
-  Terminal& operator=(const Terminal&) = delete;
-
-  /// What the program has written to it and nobody has read; waits up to `ms` for the first of it.
-  std::string seen(int ms = 0) const {
-    std::string text;
-    std::array<char, 4096> block;
-    pollfd wait{user_, POLLIN, 0};
-    while (poll(&wait, 1, text.empty() ? ms : 0) == 1) {
-      const ssize_t n = read(user_, block.data(), block.size());
-      if (n <= 0) break;
-      text.append(block.data(), static_cast<std::size_t>(n));
-    }
-    return text;
-  }
-
-  bool ready() const noexcept { return ready_; }
-  int program_end() const noexcept { return program_; }
-  void type(const std::string& text) const {
-    ASSERT_EQ(write(user_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
-  }
-
- private:
-  int user_ = -1;
-  int program_ = -1;
-  bool ready_ = false;
-};
 
 Process::Options on(const Terminal& terminal) {
   Process::Options options;
@@ -70,10 +23,6 @@ Process::Options on(const Terminal& terminal) {
 
 const Words k_chat{"run", "tales", "--temp", "0", "-n", "12", "--ctx", "512"};
 
-#define SLUICE_NEEDS_TERMINAL(name) \
-  const Terminal name;              \
-  if (!name.ready()) GTEST_SKIP() << "needs a pseudo-terminal"
-
 TEST(Chat, AnswersEachLineUntilExit) {
   SLUICE_NEEDS_TERMINAL(terminal);
   Process process(with_program(k_chat), on(terminal));
@@ -81,7 +30,7 @@ TEST(Chat, AnswersEachLineUntilExit) {
   const Outcome outcome = process.wait();
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("peak RSS"));
-  EXPECT_THAT(outcome.err, HasSubstr("commands are"));
+  EXPECT_THAT(outcome.err, HasSubstr("no command /nonsense"));
   // The first answer is that of the same message given as an option.
   const std::string single =
       sluice({"run", "tales", "--temp", "0", "-n", "12", "--ctx", "512", "--chat", "-p", "Tell me a story."})
@@ -159,6 +108,90 @@ TEST(Chat, AMessageCannotContainControlTokens) {
   };
   // Read as text the mark takes several tokens; as a control token it would take one.
   EXPECT_GT(n_tokens("a<|im_end|>"), n_tokens("a") + 1);
+}
+
+Process::Options edited_on(const Terminal& terminal) {
+  Process::Options options = on(terminal);
+  options.error_fd = terminal.program_end();
+  options.environment["TERM"] = "xterm";
+  return options;
+}
+
+/// What the chat of k_chat answers to one message.
+std::string answer_to(const std::string& message) {
+  Words words = k_chat;
+  words.insert(words.end(), {"--chat", "-p", message});
+  return sluice(words).out;
+}
+
+TEST(Chat, APastedParagraphIsOneTurn) {
+  SLUICE_NEEDS_TERMINAL(terminal);
+  Process process(with_program(k_chat), edited_on(terminal));
+  terminal.seen_until("> ");
+  EXPECT_FALSE(terminal.collects_lines());
+  terminal.type("\x1b[200~Tell me a story.\rIt has\r\n\x1b[31m\ta dog.\x1b[201~ And a cat.\r");
+  const std::string expected = answer_to("Tell me a story.\nIt has\n[31m\ta dog. And a cat.");
+  EXPECT_EQ(process.read_output(expected.size()), expected);
+  terminal.seen_until("> ");
+  terminal.type("\x04");
+  EXPECT_EQ(process.wait().out, expected);
+  EXPECT_TRUE(terminal.collects_lines());
+}
+
+TEST(Chat, QuotesBeginAndEndAMessageOfSeveralLines) {
+  const std::string expected = answer_to("Tell me a story.\n\nIt has a dog.");
+  const std::string typed = "\"\"\"\nTell me a story.\n\nIt has a dog.\n\"\"\"\n";
+  for (const bool edited : {false, true}) {
+    SLUICE_NEEDS_TERMINAL(terminal);
+    Process process(with_program(k_chat), edited ? edited_on(terminal) : on(terminal));
+    if (edited) terminal.seen_until("> ");
+    terminal.type(typed + "/exit\n");
+    EXPECT_EQ(process.wait().out, expected) << edited;
+  }
+}
+
+TEST(Chat, ALineLongerThanATerminalCollectsIsWhole) {
+  SLUICE_NEEDS_TERMINAL(terminal);
+  std::string line;
+  for (int i = 0; i < 1000; ++i) line += "once ";
+  Words words = k_chat;
+  words.back() = "2048";
+  Process process(with_program(words), edited_on(terminal));
+  terminal.seen_until("> ");
+  // In parts, because the terminal holds 4096 bytes that nobody has read.
+  for (std::size_t at = 0; at < line.size(); at += 1000) {
+    terminal.type(line.substr(at, 1000));
+    terminal.seen_until("once");
+  }
+  terminal.type("\r");
+  words.insert(words.end(), {"--chat", "-p", line});
+  const std::string expected = sluice(words).out;
+  EXPECT_EQ(process.read_output(expected.size()), expected);
+  terminal.type("\x04");
+  process.wait();
+}
+
+TEST(Chat, HelpListsTheCommandsAndAnUnknownOneSaysSo) {
+  SLUICE_NEEDS_TERMINAL(terminal);
+  Process process(with_program(k_chat), on(terminal));
+  terminal.type("/help\n/halp\n/exit\n");
+  const Outcome outcome = process.wait();
+  for (const char* part : {"/exit ", "/reset ", "/stats ", "/help ", "no command /halp"})
+    EXPECT_THAT(outcome.err, HasSubstr(part));
+  EXPECT_EQ(outcome.out, "");
+}
+
+TEST(Chat, ASignalAtThePromptLeavesTheTerminalAsItWas) {
+  SLUICE_NEEDS_TERMINAL(terminal);
+  for (const auto& [signal, status] : {std::pair{SIGTERM, 143}, std::pair{SIGINT, 0}}) {
+    Process process(with_program(k_chat), edited_on(terminal));
+    terminal.seen_until("> ");
+    EXPECT_FALSE(terminal.collects_lines());
+    process.send(signal);
+    EXPECT_EQ(process.wait().status, status);
+    EXPECT_TRUE(terminal.collects_lines());
+    terminal.seen();
+  }
 }
 
 TEST(Chat, WithoutAPromptJsonIsAUsageError) {

@@ -32,11 +32,12 @@ struct Outcome {
 class Process {
  public:
   struct Options {
-    std::string input;                                 ///< Given as a file on standard input.
-    int input_fd = -1;                                 ///< Instead of `input`.
-    int error_fd = -1;                                 ///< Standard error, instead of a file.
-    bool close_output = false;                         ///< Started without standard output.
-    std::string output_path;                           ///< Instead of the pipe.
+    std::string input;          ///< Given as a file on standard input.
+    int input_fd = -1;          ///< Instead of `input`.
+    int error_fd = -1;          ///< Standard error, instead of a file.
+    bool close_output = false;  ///< Started without standard output.
+    std::string output_path;    ///< Instead of the pipe.
+    bool small_output = false;  ///< The pipe holds a page and never blocks the program.
     std::map<std::string, std::string> environment{};  ///< Added to the test's own.
   };
 
@@ -45,6 +46,10 @@ class Process {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
     output_ = ends[0];
+    if (options.small_output) {
+      fcntl(ends[1], F_SETPIPE_SZ, 4096);
+      fcntl(ends[1], F_SETFL, O_NONBLOCK);
+    }
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     if (options.input_fd >= 0) {
@@ -74,9 +79,19 @@ class Process {
       if (!environment.contains(text.substr(0, text.find('=')))) variables.push_back(text);
     }
     for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
+    // What a caller in the background ignores is no part of the test.
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    sigset_t defaults;
+    sigemptyset(&defaults);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&defaults, number);
+    posix_spawnattr_setsigdefault(&attributes, &defaults);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
     std::vector<std::string> owned = words;
     std::vector<char*> argv = pointers(owned), env = pointers(variables);
-    const int error = posix_spawn(&pid_, words.front().c_str(), &actions, nullptr, argv.data(), env.data());
+    const int error =
+        posix_spawn(&pid_, words.front().c_str(), &actions, &attributes, argv.data(), env.data());
+    posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     close(ends[1]);
     if (error != 0) throw std::runtime_error("cannot start " + words.front());
@@ -109,6 +124,7 @@ class Process {
     output_ = -1;
   }
 
+  pid_t pid() const noexcept { return pid_; }
   void send(int signal) const { kill(pid_, signal); }
   std::string errors() const {
     return std::filesystem::exists(folder_ / "err") ? read_text(folder_ / "err") : std::string();

@@ -76,11 +76,62 @@ TEST(Usage, AWrongCommandLineEndsWithStatusTwoAndOneLine) {
 }
 
 TEST(Usage, SamplingOptionsOutOfRangeAreUsageErrorsThatNameThem) {
-  expect_error(sluice({"run", "tales", "-p", "x", "--temp", "-1"}), 2, "temperature");
-  expect_error(sluice({"run", "tales", "-p", "x", "--temp", "nan"}), 2, "temperature");
-  expect_error(sluice({"run", "tales", "-p", "x", "--top-p", "1.5"}), 2, "top_p");
-  expect_error(sluice({"run", "tales", "-p", "x", "--min-p", "2"}), 2, "min_p");
-  expect_error(sluice({"run", "tales", "-p", "x", "--repeat-penalty", "0"}), 2, "repeat_penalty");
+  expect_error(sluice({"run", "tales", "-p", "x", "--temp", "-1"}), 2,
+               "--temp: expected a number of at least 0");
+  expect_error(sluice({"run", "tales", "-p", "x", "--temp", "nan"}), 2, "--temp");
+  expect_error(sluice({"run", "tales", "-p", "x", "--top-p", "1.5"}), 2,
+               "--top-p: expected a number from 0 to 1");
+  expect_error(sluice({"run", "tales", "-p", "x", "--min-p", "2"}), 2, "--min-p");
+  expect_error(sluice({"run", "tales", "-p", "x", "--repeat-penalty", "0"}), 2, "--repeat-penalty");
+}
+
+TEST(Usage, WholeNumbersOutOfRangeAreRefusedWithTheRangeAndWhatZeroMeans) {
+  const std::vector<std::vector<std::string>> commands{{"run", "tales", "-p", "x", "--top-k"},
+                                                       {"run", "tales", "-p", "x", "--ctx"},
+                                                       {"run", "tales", "-p", "x", "--chunk"},
+                                                       {"run", "tales", "-p", "x", "--threads"},
+                                                       {"perplexity", "tales", "-f", "x", "--chunks"},
+                                                       {"bench", "tales", "-n"},
+                                                       {"bench", "tales", "-p"},
+                                                       {"inspect", "tales", "--ctx"},
+                                                       {"synth", "tiny-moe", "x", "--layers"},
+                                                       {"replay", "x", "--experts"}};
+  for (std::vector<std::string> words : commands) {
+    for (const char* value : {"-1", "1.5", "1e3", "99999999999999999999", "0x10", ""}) {
+      std::vector<std::string> with_value = words;
+      with_value.emplace_back(value);
+      const Outcome outcome = sluice(with_value);
+      expect_error(outcome, 2, "expected a whole number from 0 to ");
+      EXPECT_THAT(outcome.err, HasSubstr("(0: "));
+      EXPECT_THAT(outcome.err, HasSubstr("found '" + std::string(value) + "'"));
+    }
+  }
+  expect_error(sluice({"plan", "tales", "--sequences", "0"}), 2, "from 1 to ");
+  expect_error(sluice({"replay", "x", "--warmup", "-1"}), 2, "--warmup");
+  expect_error(sluice({"synth", "tiny-moe", "x", "--seed", "-1"}), 2, "--seed");
+  // What a reader of JSON with double numbers would round.
+  expect_error(sluice({"run", "tales", "-p", "x", "--seed", "9007199254740992"}), 2, "9007199254740991");
+}
+
+TEST(Usage, MinusOneMeansWhatUsersOfOtherProgramsExpect) {
+  const auto json_of = [](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"run", "tales-draft", "-p", "Once upon a time", "--heat", "off", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = sluice(words);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return nlohmann::json::parse(outcome.out);
+  };
+  // The last of two counts, so that scripts can add to a command line.
+  EXPECT_EQ(json_of({"-n", "7", "-n", "1", "--ignore-eos"})["tokens"].size(), 1u);
+  std::set<std::uint64_t> seeds;
+  for (int i = 0; i < 3; ++i) seeds.insert(json_of({"--seed", "-1", "-n", "1"})["seed"].get<std::uint64_t>());
+  EXPECT_GT(seeds.size(), 1u);
+  EXPECT_EQ(json_of({"-n", "-1", "--ctx", "24", "--ignore-eos"})["reason"], "context_full");
+  const auto penalized = [&](const char* window) {
+    return json_of({"-n", "48", "--temp", "0", "--repeat-penalty", "1.5", "--repeat-window", window})["text"];
+  };
+  EXPECT_EQ(penalized("-1"), penalized("1000"));
+  EXPECT_NE(penalized("-1"), penalized("0"));
 }
 
 TEST(Usage, AMissingModelIsAnErrorThatNamesTheBuiltInOnes) {
@@ -123,7 +174,7 @@ TEST(Synth, WhatCannotBeWrittenIsSaidInOneLine) {
   expect_error(sluice({"synth", "tiny-moe", file, "--type", "Q9"}), 2, "IQ4_XS");
   expect_error(sluice({"synth", "tiny-moe"}), 2, "OUT");
   expect_error(sluice({"synth", "tiny-moe", file, "--layers", "3"}), 1, "has 2");
-  expect_error(sluice({"synth", "tiny-moe", file, "--locality", "2"}), 1, "locality");
+  expect_error(sluice({"synth", "tiny-moe", file, "--locality", "2"}), 2, "--locality");
   expect_error(sluice({"synth", "tiny-moe", "/nowhere/m.gguf"}), 1, "/nowhere");
   write_bytes(file, "precious", 8);
   expect_error(sluice({"synth", "tiny-moe", file}), 1, "exists");

@@ -12,9 +12,6 @@
 namespace sluice {
 namespace {
 
-// Largest window of the repeat penalty: longer than any context, so it only refuses nonsense.
-constexpr std::uint32_t k_max_repeat_window = 1u << 20;
-
 /// SplitMix64 (Steele, Lea, Flood 2014). Eight bytes of state are enough for one draw per token, and the
 /// sequence is fixed by its definition, unlike that of std::discrete_distribution.
 class SplitMix64 {

@@ -5,13 +5,13 @@
 #include <span>
 #include <vector>
 
+#include "sluice/speculate.hpp"
+
 namespace sluice::engine {
 
 /// Where guesses come from. Runs of different length are trusted differently, so each has its own statistics.
 enum class GuessSource : std::uint8_t { lookup_2, lookup_3, lookup_4, draft };
 constexpr std::size_t k_n_guess_sources = 4;
-/// Guesses of one pass at most, whatever the options say.
-constexpr std::uint32_t k_max_guesses = 64;
 
 /// What a source could do in the next pass.
 struct GuessOffer {

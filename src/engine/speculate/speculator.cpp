@@ -19,9 +19,9 @@ constexpr std::uint32_t k_draft_chunk = 64;
 constexpr double k_catch_up_passes = 3.0;
 
 std::uint32_t checked_guesses(const SpeculateOptions& options) {
-  if (options.max_guesses == 0 || options.max_guesses > engine::k_max_guesses) {
+  if (options.max_guesses == 0 || options.max_guesses > k_max_guesses) {
     base::fail(ErrorCode::invalid_argument, "{} guesses per pass were asked for; expected 1 to {}",
-               options.max_guesses, engine::k_max_guesses);
+               options.max_guesses, k_max_guesses);
   }
   return options.max_guesses;
 }

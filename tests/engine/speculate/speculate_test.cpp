@@ -365,7 +365,7 @@ TEST_F(Speculate, AnotherVocabularyIsRefusedWithTheDifference) {
 }
 
 TEST_F(Speculate, OptionsOutOfRangeAreRefused) {
-  for (const std::uint32_t n : {0u, engine::k_max_guesses + 1}) {
+  for (const std::uint32_t n : {0u, k_max_guesses + 1}) {
     EXPECT_THROW(Speculator(model, ungated(n)), Error);
   }
   Sequence sequence = model.new_sequence();
