@@ -20,3 +20,12 @@ function(sluice_test path)
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "SLUICE_TEST_DATA=${SLUICE_TEST_DATA}")
   endif()
 endfunction()
+
+# sluice_fuzz_test(module/NAME_fuzz_test LABELS ...): a test file that feeds the libFuzzer target fuzz/NAME_fuzz.cpp with
+# seeded random inputs.
+function(sluice_fuzz_test path)
+  sluice_test(${path} ${ARGN})
+  string(REPLACE "/" "." name "${path}")
+  string(REGEX REPLACE "^.*/(.*)_test$" "\\1" target "${path}")
+  target_sources(${name} PRIVATE "${PROJECT_SOURCE_DIR}/fuzz/${target}.cpp")
+endfunction()

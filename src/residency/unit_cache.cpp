@@ -8,7 +8,6 @@
 
 #include "base/check.hpp"
 #include "base/checked.hpp"
-#include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/units.hpp"
 
@@ -52,8 +51,8 @@ const std::byte* Lease::part(ExpertPart part) const noexcept {
 }
 
 UnitCache::UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, const Placement& placement,
-                     CachePolicy policy, WeightStore& store)
-    : model_file_(model_file), map_(map), store_(store) {
+                     CachePolicy policy, WeightStore& store, std::uint64_t (*clock)() noexcept)
+    : model_file_(model_file), map_(map), store_(store), clock_(clock) {
   SLUICE_CHECK(placement.slots_per_layer.size() == map.layers.size());
   std::uint64_t bytes = 0;
   std::size_t n_slots = placement.n_transit, n_units = 0, max_experts = 0;
@@ -115,7 +114,7 @@ void UnitCache::begin(std::uint32_t layer_idx, std::span<const Want> wants, Admi
   const int index = map_.index_of_layer[layer_idx];
   SLUICE_CHECK(index >= 0);
   guesses_.clear();
-  const std::uint64_t start_ns = base::now_ns();
+  const std::uint64_t start_ns = clock_();
   observe_drive(static_cast<std::uint32_t>(index), admission, start_ns);
   fetch_layer_ = static_cast<std::uint32_t>(index);
   judge_guesses(wants);
@@ -138,6 +137,7 @@ void UnitCache::begin(std::uint32_t layer_idx, std::span<const Want> wants, Admi
     Slot& slot = slots_[static_cast<std::size_t>(slot_idx)];
     ++slot.n_leases;
     const bool is_ready = slot.state == SlotState::ready;
+    slot.early = !is_ready;
     (is_ready ? ready_ : waiting_).push_back(static_cast<std::uint32_t>(slot_idx));
     LayerStatistics& counters = layer_statistics_[fetch_layer_];
     if (was_read_ahead(slot, true)) {
@@ -287,7 +287,7 @@ void UnitCache::start_read(std::uint32_t slot_idx, std::uint32_t layer, std::uin
   slot.state = SlotState::reading;
   slot.n_reading = k_n_expert_parts;
   slot.error = 0;
-  slot.speculative = priority == storage::Priority::speculative;
+  slot.early = false;
   slot_of(layer, expert) = static_cast<std::int32_t>(slot_idx);
   std::array<storage::ReadRequest, k_n_expert_parts> requests;
   for (std::size_t part = 0; part < k_n_expert_parts; ++part) {
@@ -343,14 +343,15 @@ std::size_t UnitCache::next(std::span<Lease> out) {
         continue;
       }
       waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
-      if (slots_[slot_idx].state == SlotState::failed && slots_[slot_idx].speculative) {
-        // Cancelled as a guess before this fetch wanted it, or failed as one: demanded now.
+      if (slots_[slot_idx].state == SlotState::failed && slots_[slot_idx].early) {
+        // Cancelled as a guess before this fetch wanted it, or failed as one or for an earlier fetch, which
+        // has told of it: demanded now.
         pending_.push_back(slots_[slot_idx].expert);
         release(slot_idx);
         issue_pending();
         continue;
       }
-      if (waiting_.empty() && next_pending_ == pending_.size()) end_demand(base::now_ns());
+      if (waiting_.empty() && next_pending_ == pending_.size()) end_demand(clock_());
       if (slots_[slot_idx].state == SlotState::failed) fail_unit(slot_idx);
       ready_.push_back(slot_idx);
     }
@@ -360,9 +361,9 @@ std::size_t UnitCache::next(std::span<Lease> out) {
     if (waiting_.empty() && next_pending_ == pending_.size()) return 0;
     // Either this fetch's reads are under way, or reads nobody waits for hold the slots it needs.
     SLUICE_CHECK(n_in_flight_ != 0);
-    const std::uint64_t start = base::now_ns();
+    const std::uint64_t start = clock_();
     complete(1);
-    statistics_.stall_ns += base::now_ns() - start;
+    statistics_.stall_ns += clock_() - start;
   }
   // The drive would be idle while what is handed out is computed.
   if (waiting_.empty() && next_pending_ == pending_.size()) preload_some();
@@ -574,6 +575,11 @@ std::uint32_t UnitCache::n_layer_slots(std::uint32_t layer) const noexcept {
   for (std::uint32_t i = first_slot_[layer]; i < first_slot_[layer + 1]; ++i)
     n += slots_[i].state != SlotState::retired;
   return n;
+}
+
+std::size_t UnitCache::n_leased() const noexcept {
+  return static_cast<std::size_t>(
+      std::count_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.n_leases != 0; }));
 }
 
 void UnitCache::queue_preload(std::vector<Unit> units) {

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/function_ref.hpp"
 #include "platform/memory.hpp"
 #include "residency/cache_policy.hpp"
@@ -61,9 +62,9 @@ struct CacheStatistics {
 class UnitCache {
  public:
   /// Borrows everything; all must outlive the cache. Maps all slots, which get their memory by take_transit()
-  /// and fill_slots(). Throws Error(budget).
+  /// and fill_slots(). `clock`: nanoseconds; tests have one of their own. Throws Error(budget).
   UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, const Placement& placement,
-            CachePolicy policy, WeightStore& store);
+            CachePolicy policy, WeightStore& store, std::uint64_t (*clock)() noexcept = base::now_ns);
   ~UnitCache();
   UnitCache(const UnitCache&) = delete;
   UnitCache& operator=(const UnitCache&) = delete;
@@ -141,6 +142,8 @@ class UnitCache {
   /// Memory of all slots, and how many have some.
   std::uint64_t slot_bytes() const noexcept { return own_bytes_ + (is_streaming_ ? transit_bytes_ : 0); }
   std::size_t n_slots() const noexcept { return slots_.size() - n_retired_; }
+  /// Slots that are leased or that the active fetch waits for; none between steps.
+  std::size_t n_leased() const noexcept;
   /// Whether transit slots are in use, because some experts have no slot of their own at the moment. May
   /// change with every resize().
   bool is_streaming() const noexcept { return is_streaming_; }
@@ -157,7 +160,7 @@ class UnitCache {
     SlotState state = SlotState::free;
     bool transit = false;
     bool ahead = false;          ///< Read by look-ahead and not wanted yet.
-    bool speculative = false;    ///< Its read was submitted as one that may be cancelled.
+    bool early = false;          ///< The fetch that waits for it found its read already under way.
     bool preloading = false;     ///< Being read for nobody yet.
     std::uint8_t n_reading = 0;  ///< Parts whose reads are not done.
     int error = 0;
@@ -199,6 +202,7 @@ class UnitCache {
   const gguf::ModelFile& model_file_;
   const UnitMap& map_;
   WeightStore& store_;
+  std::uint64_t (*clock_)() noexcept;
   platform::MappedRegion slabs_;
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> first_slot_;  ///< Per layer: its own slots; one more entry ends the last.

@@ -240,6 +240,23 @@ TEST(UnitCache, FailedReadNamesTensorAndOffsetAndTheNextFetchWorks) {
   for (std::uint64_t now = 2; now < 10; ++now) bench.fetch(1, {0, 1, 2, 3, 5, 6, 7}, now);
 }
 
+TEST(UnitCache, AReadThatFailedForAnEarlierFetchIsDoneAgain) {
+  Bench probe(1, 2);
+  const UnitPart where = probe.map.layers[1].experts[4][static_cast<std::size_t>(ExpertPart::up)];
+  bool fails = true;
+  storage::FaultPlan faults;
+  faults.failing_ranges.push_back({where.offset_bytes + 8192, where.offset_bytes + 8200, 5});
+  faults.applies_to = [&fails](int) { return fails; };
+  Bench bench(2, 2, CachePolicy::lfru, &faults);
+  const std::array<UnitCache::Want, 1> wants = {{{4, 1}}};
+  bench.cache->begin(1, wants, UnitCache::Admission::always, 1);
+  // The failure is on its way when the fetch is given up, and must not end the one that finds it under way.
+  bench.cache->abandon();
+  fails = false;
+  bench.fetch(1, {4}, 2);
+  EXPECT_EQ(bench.cache->statistics().n_joins, 1u);
+}
+
 TEST(UnitCache, PreloadReadsEverythingOnce) {
   Bench bench(8, 0);
   bench.cache->preload();

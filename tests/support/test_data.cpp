@@ -23,6 +23,10 @@ std::filesystem::path golden_file(const std::string& file_name) {
   return std::filesystem::path(SLUICE_SOURCE_DIR) / "tests" / "system" / "golden" / file_name;
 }
 
+std::filesystem::path fuzz_seeds(const std::string& target) {
+  return std::filesystem::path(SLUICE_SOURCE_DIR) / "fuzz" / "seeds" / target;
+}
+
 std::string read_text(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw std::runtime_error("cannot read " + path.string());

@@ -13,6 +13,8 @@ std::filesystem::path test_data(const std::string& relative);
 
 /// The built-in models that every checkout has.
 std::filesystem::path builtin_model(const std::string& file_name);
+/// The folder of inputs that a fuzz target starts from.
+std::filesystem::path fuzz_seeds(const std::string& target);
 
 /// Figures of another program that every checkout has, below tests/system/golden.
 std::filesystem::path golden_file(const std::string& file_name);

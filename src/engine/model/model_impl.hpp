@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/thread_pool.hpp"
 #include "engine/model/heat.hpp"
 #include "engine/model/kv_pool.hpp"
@@ -40,6 +41,8 @@ struct Hooks {
   std::function<platform::MemoryLimits()> memory_limits;
   /// The same while the model takes its memory; nobody then waits for others to give way.
   std::function<platform::MemoryLimits()> limits_at_open;
+  /// The clock of what decides by time: the read queues and the look-ahead.
+  std::uint64_t (*clock)() noexcept = base::now_ns;
 };
 
 /// Model::open with hooks.

@@ -105,7 +105,7 @@ class Opener {
   /// A queue for `what` beside the first: whoever waits for the one is not held up by the other, and ids do
   /// not mix.
   Queue make_own_queue(const char* what, const storage::ReadQueue::Options& queue_options = {});
-  Queue make_queue(const storage::ReadQueue::Options& queue_options, std::string* description);
+  Queue make_queue(storage::ReadQueue::Options queue_options, std::string* description);
   /// Needs nothing, but what was allocated before counts as the process's own.
   residency::MachineFacts look_at_machine();
   /// Needs prepared.
@@ -145,7 +145,7 @@ class Opener {
   const Hooks& hooks_;
   MemoryClaim claim_;
   std::function<bool(std::uint64_t)> must_take_;  ///< Of the claim.
-  std::string first_description_;  ///< How the first queue reads.
+  std::string first_description_;                 ///< How the first queue reads.
   std::unique_ptr<Model::Impl> impl_;
 };
 
@@ -237,7 +237,8 @@ void Opener::start_threads() {
   impl_->ops = kernels::make_cpu_ops(*impl_->pool, impl_->isa);
 }
 
-Opener::Queue Opener::make_queue(const storage::ReadQueue::Options& queue_options, std::string* description) {
+Opener::Queue Opener::make_queue(storage::ReadQueue::Options queue_options, std::string* description) {
+  queue_options.clock = hooks_.clock;
   storage::ChosenBackend chosen = storage::make_backend(options_.io);
   *description = std::move(chosen.description);
   if (hooks_.wrap_backend) chosen.backend = hooks_.wrap_backend(std::move(chosen.backend));
@@ -248,8 +249,7 @@ Opener::Queue Opener::make_own_queue(const char* what, const storage::ReadQueue:
   std::string description;
   Queue queue = make_queue(queue_options, &description);
   // A second ring may be refused although the first was not: a limit on descriptors or on locked memory.
-  if (description != first_description_)
-    impl_->io_description += fmt::format("; {}: {}", what, description);
+  if (description != first_description_) impl_->io_description += fmt::format("; {}: {}", what, description);
   return queue;
 }
 
@@ -337,21 +337,21 @@ void Opener::make_streams(const WeightLayout& layout) {
   if (!layout.blocks.empty()) {
     storage::ReadQueue::Options queue_options;
     queue_options.max_requests = placement.n_ring_slots;
-    impl_->blocks =
-        std::make_unique<residency::DenseStream>(layout.movable, placement.n_ring_slots, *impl_->store,
-                                                 make_own_queue("streamed blocks", queue_options), layout.streamed);
+    impl_->blocks = std::make_unique<residency::DenseStream>(
+        layout.movable, placement.n_ring_slots, *impl_->store,
+        make_own_queue("streamed blocks", queue_options), layout.streamed);
     impl_->blocks->take_ring(must_take_);
     impl_->tiers = std::make_unique<residency::DenseTiers>(layout.blocks, *impl_->store, *impl_->blocks);
   }
   if (placement.embedding_on_drive) {
-    impl_->embeddings = std::make_unique<residency::RowGather>(*parts().tensors.token_embd, *impl_->store,
-                                                               impl_->plan.prefill_chunk, make_own_queue("embeddings"));
+    impl_->embeddings = std::make_unique<residency::RowGather>(
+        *parts().tensors.token_embd, *impl_->store, impl_->plan.prefill_chunk, make_own_queue("embeddings"));
   }
 }
 
 void Opener::make_cache() {
   impl_->cache = std::make_unique<residency::UnitCache>(parts().file, parts().units, impl_->placement,
-                                                        options_.policy, *impl_->store);
+                                                        options_.policy, *impl_->store, hooks_.clock);
   impl_->cache->take_transit(must_take_);
 }
 
