@@ -77,6 +77,13 @@ Weight shape_of(const gguf::TensorInfo& tensor) {
           static_cast<std::uint32_t>(tensor.dims[1]), gguf::row_bytes(tensor.type, tensor.dims[0])};
 }
 
+/// Takes rows from an area, whose first free float is `from`.
+Rows carve(float*& from, std::uint32_t n_rows, std::uint32_t n_cols) {
+  const Rows rows{from, n_rows, n_cols, n_cols};
+  from += padded(std::uint64_t{n_rows} * n_cols);
+  return rows;
+}
+
 Weight make_weight(const gguf::TensorInfo* tensor, const residency::WeightStore& store) {
   if (tensor == nullptr) return {};
   Weight weight = shape_of(*tensor);
@@ -151,6 +158,11 @@ Forward::Forward(const HyperParams& params, const ModelTensors& tensors, const r
   }
   for (const residency::LayerUnits& layer : units.layers)
     token_expert_bytes_ += layer.weight_bytes * params.n_experts_used;
+  bind_layers(tensors, store);
+  carve_buffers(max_rows);
+}
+
+void Forward::bind_layers(const ModelTensors& tensors, const residency::WeightStore& store) {
   layers_.reserve(tensors.layers.size());
   for (const LayerTensors& from : tensors.layers) {
     LayerWeights layer;
@@ -172,46 +184,45 @@ Forward::Forward(const HyperParams& params, const ModelTensors& tensors, const r
     layer.down = make_matrix(from.ffn_down, store);
     layers_.push_back(layer);
   }
+}
 
-  const BufferPlan plan = plan_buffers(params, max_rows);
-  ops_.reserve(max_rows, widest_input(params), params.n_ff_expert);
+void Forward::carve_routing(float* next, std::uint32_t max_rows) {
+  router_logits_ = carve(next, max_rows, params_.n_experts);
+  expert_out_ = carve(next, max_rows * params_.n_experts_used, params_.n_embd);
+  const std::uint32_t n_ahead = ahead_rows(max_rows);
+  ahead_h_ = carve(next, n_ahead, params_.n_embd);
+  ahead_logits_ = carve(next, n_ahead, params_.n_experts);
+  ahead_ids_.resize(std::size_t{n_ahead} * params_.n_experts_used);
+  ahead_weights_.resize(ahead_ids_.size());
+  guesses_.reserve(ahead_ids_.size());
+  const std::size_t routed = std::size_t{max_rows} * params_.n_experts_used;
+  expert_ids_.resize(routed);
+  expert_weights_.resize(routed);
+  in_rows_.resize(routed);
+  out_rows_.resize(routed);
+  group_begin_.resize(params_.n_experts + 1);
+  wants_.reserve(params_.n_experts);
+}
+
+void Forward::carve_buffers(std::uint32_t max_rows) {
+  const BufferPlan plan = plan_buffers(params_, max_rows);
+  ops_.reserve(max_rows, widest_input(params_), params_.n_ff_expert);
   auto* stream = reinterpret_cast<float*>(ops_.allocate(plan.stream * sizeof(float)));
   auto* area = reinterpret_cast<float*>(ops_.allocate(plan.area * sizeof(float)));
-  const auto carve = [](float*& from, std::uint32_t n_rows, std::uint32_t n_cols) {
-    const Rows rows{from, n_rows, n_cols, n_cols};
-    from += padded(std::uint64_t{n_rows} * n_cols);
-    return rows;
-  };
-  x_ = carve(stream, max_rows, params.n_embd);
-  h_ = carve(stream, max_rows, params.n_embd);
+  x_ = carve(stream, max_rows, params_.n_embd);
+  h_ = carve(stream, max_rows, params_.n_embd);
   float* next = area;
-  q_ = carve(next, max_rows, params.q_dim());
-  k_ = carve(next, max_rows, params.k_dim());
-  v_ = carve(next, max_rows, params.v_dim());
-  a_ = carve(next, max_rows, params.n_heads * params.v_head_dim);
+  q_ = carve(next, max_rows, params_.q_dim());
+  k_ = carve(next, max_rows, params_.k_dim());
+  v_ = carve(next, max_rows, params_.v_dim());
+  a_ = carve(next, max_rows, params_.n_heads * params_.v_head_dim);
   next = area;
-  gate_ = carve(next, max_rows, params.n_ff);
-  up_ = carve(next, max_rows, params.n_ff);
+  gate_ = carve(next, max_rows, params_.n_ff);
+  up_ = carve(next, max_rows, params_.n_ff);
   next = area;
-  if (params.is_moe()) {
-    router_logits_ = carve(next, max_rows, params.n_experts);
-    expert_out_ = carve(next, max_rows * params.n_experts_used, params.n_embd);
-    const std::uint32_t n_ahead = ahead_rows(max_rows);
-    ahead_h_ = carve(next, n_ahead, params.n_embd);
-    ahead_logits_ = carve(next, n_ahead, params.n_experts);
-    ahead_ids_.resize(std::size_t{n_ahead} * params.n_experts_used);
-    ahead_weights_.resize(ahead_ids_.size());
-    guesses_.reserve(ahead_ids_.size());
-    const std::size_t routed = std::size_t{max_rows} * params.n_experts_used;
-    expert_ids_.resize(routed);
-    expert_weights_.resize(routed);
-    in_rows_.resize(routed);
-    out_rows_.resize(routed);
-    group_begin_.resize(params.n_experts + 1);
-    wants_.reserve(params.n_experts);
-  }
-  logits_ = {area, plan.n_logits, params.n_vocab, params.n_vocab};
-  host_logits_.resize(params.n_vocab);
+  if (params_.is_moe()) carve_routing(next, max_rows);
+  logits_ = {area, plan.n_logits, params_.n_vocab, params_.n_vocab};
+  host_logits_.resize(params_.n_vocab);
   if (embeddings_ != nullptr) {
     gathered_ids_.resize(max_rows);
     std::iota(gathered_ids_.begin(), gathered_ids_.end(), 0);

@@ -95,6 +95,10 @@ class Forward {
   };
 
   Matrix make_matrix(const gguf::TensorInfo* tensor, const residency::WeightStore& store) const;
+  void bind_layers(const ModelTensors& tensors, const residency::WeightStore& store);
+  void carve_buffers(std::uint32_t max_rows);
+  /// The buffers of routers and experts, from `next` on.
+  void carve_routing(float* next, std::uint32_t max_rows);
   /// y = x * w^T (+ bias) for each target, all pinned or all streamed, in the stream's order.
   void multiply(kernels::Rows x, std::span<const Target> targets);
   void embed(std::span<const std::int32_t> tokens);
