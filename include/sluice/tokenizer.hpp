@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,13 @@
 namespace sluice {
 
 using TokenId = std::int32_t;
+
+/// Part of a text that is put together from the markup of a chat format and the words of others.
+struct TextPiece {
+  std::string_view text;
+  /// Control tokens spelled in it are recognised. In other pieces nothing that looks like markup is.
+  bool is_markup = false;
+};
 
 /// The vocabulary of an open model. A cheap handle that shares the model's tokenizer and keeps it alive.
 /// Thread-safe.
@@ -18,6 +26,9 @@ class Tokenizer {
   /// model file has no vocabulary at all.
   std::vector<TokenId> encode(std::string_view text, bool add_special = true,
                               bool parse_special = false) const;
+  /// The tokens of the pieces' whole text. `previous` is the token that it follows, or -1 when it begins a
+  /// text: then BOS is added as the model asks. EOS never is.
+  std::vector<TokenId> encode_pieces(std::span<const TextPiece> pieces, TokenId previous = -1) const;
   /// Tokens to text; invalid UTF-8 is replaced. Control tokens are left out unless `special`.
   std::string decode(const std::vector<TokenId>& tokens, bool special = false) const;
   /// As the vocabulary spells it; empty for an id out of range.

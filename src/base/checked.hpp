@@ -33,6 +33,10 @@ constexpr std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) n
 constexpr std::uint64_t align_down(std::uint64_t value, std::uint64_t alignment) noexcept {
   return value & ~(alignment - 1);
 }
+/// Rounds up to a multiple of any number but 0. Same requirement.
+constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) noexcept {
+  return (value + multiple - 1) / multiple * multiple;
+}
 constexpr bool is_power_of_two(std::uint64_t value) noexcept {
   return value != 0 && (value & (value - 1)) == 0;
 }

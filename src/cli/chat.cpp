@@ -1,6 +1,7 @@
 #include "cli/chat.hpp"
 
 #include <span>
+#include <vector>
 
 namespace sluice::cli {
 namespace {
@@ -27,42 +28,36 @@ void Conversation::begin() {
   first_turn_ = true;
   user_mark_written_ = false;
   history_.clear();
-  const Tokenizer& tokenizer = model_.tokenizer();
-  // BOS if this model's texts begin with one.
-  const std::vector<TokenId> empty = tokenizer.encode("", true);
-  if (!empty.empty() && empty.front() == tokenizer.bos()) history_.push_back(tokenizer.bos());
-  if (!system_) return;
-  if (chatml_) {
-    add_marks("<|im_start|>system\n");
-    add_text(*system_);
-    add_marks("<|im_end|>\n");
-  } else {
-    add_text(*system_ + "\n");
-  }
-}
-
-void Conversation::add_marks(std::string_view text) {
-  const std::vector<TokenId> tokens = model_.tokenizer().encode(text, false, true);
-  history_.insert(history_.end(), tokens.begin(), tokens.end());
-}
-
-void Conversation::add_text(std::string_view text) {
-  const std::vector<TokenId> tokens = model_.tokenizer().encode(text, false, false);
-  history_.insert(history_.end(), tokens.begin(), tokens.end());
 }
 
 void Conversation::add_turn(std::string_view message) {
+  std::vector<TextPiece> pieces;
+  const auto mark = [&](std::string_view text) { pieces.push_back({text, true}); };
+  const auto text = [&](std::string_view words) { pieces.push_back({words, false}); };
   if (chatml_) {
+    if (first_turn_ && system_) {
+      mark("<|im_start|>system\n");
+      text(*system_);
+      mark("<|im_end|>\n");
+    }
     // The end token of the last answer was drawn but never computed.
-    if (!first_turn_) add_marks("<|im_end|>\n");
-    add_marks("<|im_start|>user\n");
-    add_text(message);
-    add_marks("<|im_end|>\n<|im_start|>assistant\n");
-    return;
+    if (!first_turn_) mark("<|im_end|>\n");
+    mark("<|im_start|>user\n");
+    text(message);
+    mark("<|im_end|>\n<|im_start|>assistant\n");
+  } else {
+    if (first_turn_ && system_) {
+      text(*system_);
+      text("\n");
+    }
+    if (!user_mark_written_) text(first_turn_ ? k_plain_user.substr(1) : k_plain_user);
+    text(" ");
+    text(message);
+    text("\nAssistant:");
   }
-  std::string text;
-  if (!user_mark_written_) text = first_turn_ ? k_plain_user.substr(1) : k_plain_user;
-  add_text(text.append(" ").append(message).append("\nAssistant:"));
+  const std::vector<TokenId> tokens =
+      model_.tokenizer().encode_pieces(pieces, history_.empty() ? -1 : history_.back());
+  history_.insert(history_.end(), tokens.begin(), tokens.end());
 }
 
 Generation Conversation::answer(std::string_view message, const GenerateOptions& options,

@@ -32,8 +32,6 @@ class Conversation {
 
  private:
   void begin();
-  void add_marks(std::string_view text);
-  void add_text(std::string_view text);
   void add_turn(std::string_view message);
 
   Model& model_;

@@ -18,7 +18,7 @@ constexpr std::uint64_t k_max_tensor_name_bytes = 63;  ///< The format's own lim
 constexpr std::uint32_t k_max_dims = 4;
 constexpr std::uint64_t k_max_shards = 10'000;
 constexpr std::uint64_t k_max_alignment_bytes = 1ull << 20;
-constexpr std::uint64_t k_min_alignment_bytes = 8;  ///< The format asks for a multiple of eight.
+constexpr std::uint64_t k_alignment_unit_bytes = 8;  ///< An alignment is a multiple of it.
 constexpr std::uint32_t k_default_alignment_bytes = 32;
 
 }  // namespace sluice::gguf

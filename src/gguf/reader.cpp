@@ -1,13 +1,15 @@
 #include "gguf/reader.hpp"
 
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <limits>
+#include <span>
 #include <type_traits>
 #include <utility>
 
 #include "base/checked.hpp"
 #include "base/error.hpp"
+#include "base/log.hpp"
 #include "gguf/cursor.hpp"
 #include "gguf/foreign_file.hpp"
 #include "gguf/limits.hpp"
@@ -84,6 +86,19 @@ Header read_header(Cursor& cursor) {
   return header;
 }
 
+std::uint32_t read_alignment(const Cursor& cursor, std::uint64_t offset, const Value& value) {
+  std::uint64_t alignment = 0;
+  if (const auto* number = std::get_if<std::uint64_t>(&value.data)) alignment = *number;
+  const auto* number = std::get_if<std::int64_t>(&value.data);
+  if (number != nullptr && *number > 0) alignment = static_cast<std::uint64_t>(*number);
+  if (alignment == 0 || alignment % k_alignment_unit_bytes != 0 || alignment > k_max_alignment_bytes) {
+    cursor.fail_at(offset, "the alignment must be a multiple of {} up to {}, but it is {} ({})",
+                   k_alignment_unit_bytes, k_max_alignment_bytes, describe_value(value),
+                   value_type_name(value.type));
+  }
+  return static_cast<std::uint32_t>(alignment);
+}
+
 void read_metadata(Cursor& cursor, std::uint64_t n_entries, ModelFile& model) {
   ValueReader values(cursor);
   for (std::uint64_t entry_idx = 0; entry_idx < n_entries; ++entry_idx) {
@@ -97,16 +112,7 @@ void read_metadata(Cursor& cursor, std::uint64_t n_entries, ModelFile& model) {
     cursor.set_context("metadata entry", entry_idx, key);
     const std::uint64_t value_offset = cursor.position();
     Value value = values.read();
-    if (key == k_alignment_key) {
-      const auto* alignment = std::get_if<std::uint64_t>(&value.data);
-      if (alignment == nullptr || !base::is_power_of_two(*alignment) || *alignment < k_min_alignment_bytes ||
-          *alignment > k_max_alignment_bytes) {
-        cursor.fail_at(value_offset, "the alignment must be a power of two from {} to {}, but it is {} ({})",
-                       k_min_alignment_bytes, k_max_alignment_bytes, describe_value(value),
-                       value_type_name(value.type));
-      }
-      model.alignment_bytes = static_cast<std::uint32_t>(*alignment);
-    }
+    if (key == k_alignment_key) model.alignment_bytes = read_alignment(cursor, value_offset, value);
     // The context must not point into the key once it has moved away.
     cursor.set_context("metadata entry", entry_idx);
     if (model.metadata.contains(key)) {
@@ -160,11 +166,7 @@ TensorInfo read_tensor(Cursor& cursor, std::uint64_t tensor_idx, std::uint32_t a
   const auto type_id = cursor.number<std::uint32_t>("the tensor type");
   const std::optional<TypeTraits> traits = find_type_traits(type_id);
   if (!traits) {
-    cursor.fail_at(
-        type_offset,
-        "tensor type {} is unknown or was removed from the format: the file is damaged, made by a fork, or "
-        "newer than this program",
-        type_id);
+    cursor.fail_at(type_offset, "{}", describe_unknown_type(type_id));
   }
   tensor.type = traits->type;
   if (tensor.dims[0] % traits->block_elements != 0) {
@@ -193,8 +195,37 @@ TensorInfo read_tensor(Cursor& cursor, std::uint64_t tensor_idx, std::uint32_t a
   return tensor;
 }
 
+/// A download that began anew behind what was there already, or two files in one.
+void check_tail(ByteSource& source, const ShardInfo& shard, std::uint64_t end,
+                std::uint32_t alignment_bytes) {
+  const std::uint64_t n_behind = shard.file_bytes - end;
+  if (n_behind <= alignment_bytes) return;
+  const auto is_header_at = [&](std::uint64_t offset) {
+    std::array<char, 4> magic{};
+    if (offset > shard.file_bytes - magic.size()) return false;
+    source.read(offset, std::as_writable_bytes(std::span(magic)));
+    return std::string_view(magic.data(), magic.size()) == k_magic;
+  };
+  // The whole file may end with padding or without.
+  const std::uint64_t padding = base::round_up(end, alignment_bytes) - end;
+  for (const std::uint64_t begin : {n_behind, n_behind - padding}) {
+    if (begin >= end || !is_header_at(begin)) continue;
+    base::fail(
+        ErrorCode::invalid_file,
+        "{}: {} bytes lie behind the last tensor, and at byte {} another GGUF file begins: a download was "
+        "begun anew behind the first {} bytes. Download it again, or keep what begins there: tail -c +{} "
+        "OLD > NEW",
+        shard.path, n_behind, begin, begin, begin + 1);
+  }
+  const bool is_glued = is_header_at(end) || is_header_at(end + padding);
+  base::warn("{}: {} bytes behind the last tensor are not used{}", shard.path, n_behind,
+             is_glued
+                 ? ": another GGUF file begins there (were two files joined that do not belong together?)"
+                 : "");
+}
+
 /// Requires tensors in order of offset.
-void check_extents(const ModelFile& model, const ParseOptions& options) {
+void check_extents(ByteSource& source, const ModelFile& model, const ParseOptions& options) {
   const ShardInfo& shard = model.shards.front();
   const TensorInfo* first_incomplete = nullptr;
   std::uint64_t end = shard.data_offset_bytes;
@@ -209,6 +240,8 @@ void check_extents(const ModelFile& model, const ParseOptions& options) {
     if (first_incomplete == nullptr && end > shard.file_bytes) first_incomplete = &tensor;
     previous = &tensor;
   }
+  if (first_incomplete == nullptr && !model.tensors.empty())
+    check_tail(source, shard, end, model.alignment_bytes);
   if (first_incomplete == nullptr || options.allow_missing_data) return;
   base::fail(
       ErrorCode::invalid_file,
@@ -236,13 +269,13 @@ ModelFile parse_file(ByteSource& source, const ParseOptions& options) {
     model.tensors.push_back(read_tensor(cursor, tensor_idx, model.alignment_bytes));
   }
 
-  ShardInfo shard{source.name(), source.size(), base::align_up(cursor.position(), model.alignment_bytes)};
+  ShardInfo shard{source.name(), source.size(), base::round_up(cursor.position(), model.alignment_bytes)};
   // A file without tensors may end without the padding.
   if (model.tensors.empty()) shard.data_offset_bytes = std::min(shard.data_offset_bytes, shard.file_bytes);
   for (TensorInfo& tensor : model.tensors) tensor.offset_bytes += shard.data_offset_bytes;
   model.shards.push_back(std::move(shard));
   model.index_tensors();
-  check_extents(model, options);
+  check_extents(source, model, options);
   read_split_keys(model);
   return model;
 }

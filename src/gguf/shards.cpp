@@ -12,6 +12,7 @@
 
 #include "base/error.hpp"
 #include "gguf/limits.hpp"
+#include "gguf/raw_pieces.hpp"
 #include "gguf/text.hpp"
 
 namespace sluice::gguf {
@@ -227,6 +228,18 @@ std::unique_ptr<ByteSource> open_or_fail(const std::string& path, const SourceOp
   return source;
 }
 
+/// The file that the user named: what is wrong with it may be that it is only a piece of one.
+ModelFile parse_given(const std::string& path, const SourceOpener& open, const ParseOptions& options) {
+  try {
+    return parse_file(*open_or_fail(path, open), options);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_file) throw;
+    const std::optional<std::string> piece = describe_raw_piece(path, open);
+    if (!piece) throw;
+    base::fail(ErrorCode::invalid_file, "{}: {}", path, *piece);
+  }
+}
+
 }  // namespace
 
 std::optional<SplitKeys> read_split_keys(const ModelFile& file) {
@@ -256,20 +269,21 @@ std::optional<SplitKeys> read_split_keys(const ModelFile& file) {
 }
 
 std::vector<std::string> shard_paths(const std::string& path, std::size_t n_shards) {
+  // A model of one file may have any name, even that of a shard.
+  if (n_shards == 1) return {path};
   const std::optional<ShardPath> naming = parse_shard_path(path);
-  const std::uint64_t n_named = naming ? std::max<std::uint64_t>(naming->count, 1) : 1;
+  const std::uint64_t n_named = naming ? naming->count : 1;
   if (n_named != n_shards) {
     base::fail(ErrorCode::invalid_argument, "{}: the name is that of a model of {} files, expected one of {}",
                path, n_named, n_shards);
   }
-  if (n_shards == 1) return {path};
   std::vector<std::string> paths;
   for (std::size_t i = 0; i < n_shards; ++i) paths.push_back(naming->sibling(i));
   return paths;
 }
 
 ModelFile parse_model(const std::string& path, const SourceOpener& open, const ParseOptions& options) {
-  ModelFile given = parse_file(*open_or_fail(path, open), options);
+  ModelFile given = parse_given(path, open, options);
   const std::optional<SplitKeys> keys = read_split_keys(given);
   if (!keys) return given;
 

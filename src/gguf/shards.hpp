@@ -20,8 +20,9 @@ struct SplitKeys {
 /// split.count 0 behind). Throws Error(invalid_file) when they contradict themselves or the file.
 std::optional<SplitKeys> read_split_keys(const ModelFile& file);
 
-/// Where the `n_shards` files of a model lie of which `path` is one: `path` itself when there is one, else
-/// its siblings by name. Throws Error(invalid_argument) when the name says another number of files.
+/// Where the `n_shards` files of a model lie of which `path` is one: `path` itself when there is one,
+/// whatever its name says, else its siblings by name. Throws Error(invalid_argument) when the name says
+/// another number of files.
 std::vector<std::string> shard_paths(const std::string& path, std::size_t n_shards);
 
 }  // namespace sluice::gguf

@@ -1,6 +1,10 @@
 #include "gguf/types.hpp"
 
+#include <fmt/core.h>
+
+#include <algorithm>
 #include <array>
+#include <span>
 
 #include "base/check.hpp"
 
@@ -54,11 +58,73 @@ constexpr std::array<TypeTraits, k_type_ids> make_table() {
 
 constexpr std::array<TypeTraits, k_type_ids> k_table = make_table();
 
+struct NamedId {
+  std::uint32_t id;
+  const char* name;
+  const char* instead;  ///< The type of a file of the same model that can be used.
+};
+
+// Ids that were in the format for a while.
+constexpr auto k_removed = std::to_array<NamedId>({
+    {4, "Q4_2", "Q4_0"},
+    {5, "Q4_3", "Q4_1"},
+    {31, "Q4_0_4_4", "Q4_0"},
+    {32, "Q4_0_4_8", "Q4_0"},
+    {33, "Q4_0_8_8", "Q4_0"},
+    {36, "IQ4_NL_4_4", "IQ4_NL"},
+    {37, "IQ4_NL_4_8", "IQ4_NL"},
+    {38, "IQ4_NL_8_8", "IQ4_NL"},
+});
+
+// Ids of the fork ik_llama.cpp; it has more without a name here.
+constexpr std::uint32_t k_first_fork_id = 133, k_last_fork_id = 511;
+constexpr auto k_fork = std::to_array<NamedId>({
+    {133, "Q6_0", "Q6_K"},
+    {134, "IQ1_BN", "TQ1_0"},
+    {135, "IQ2_BN", "TQ2_0"},
+    {137, "IQ2_K", "Q2_K"},
+    {138, "IQ3_K", "Q3_K"},
+    {139, "IQ4_K", "Q4_K"},
+    {140, "IQ5_K", "Q5_K"},
+    {141, "IQ6_K", "Q6_K"},
+    {144, "IQ4_KS", "IQ4_XS"},
+    {145, "IQ2_KS", "IQ2_XS"},
+    {146, "IQ4_KSS", "IQ4_XS"},
+});
+
+const NamedId* find_id(std::span<const NamedId> ids, std::uint32_t id) noexcept {
+  const auto found =
+      std::find_if(ids.begin(), ids.end(), [id](const NamedId& each) { return each.id == id; });
+  return found == ids.end() ? nullptr : &*found;
+}
+
 }  // namespace
 
 std::optional<TypeTraits> find_type_traits(std::uint32_t type_id) noexcept {
   if (type_id >= k_table.size() || k_table[type_id].name == nullptr) return std::nullopt;
   return k_table[type_id];
+}
+
+std::string describe_unknown_type(std::uint32_t type_id) {
+  if (const NamedId* removed = find_id(k_removed, type_id)) {
+    return fmt::format(
+        "tensor type {} ({}) was removed from the GGUF format: take the {} file of the same model", type_id,
+        removed->name, removed->instead);
+  }
+  if (type_id >= k_first_fork_id && type_id <= k_last_fork_id) {
+    const NamedId* known = find_id(k_fork, type_id);
+    return fmt::format(
+        "tensor type {}{} is one of the fork ik_llama.cpp and not of the GGUF format: take another file of "
+        "the "
+        "same model (for example {}), or run this one with ik_llama.cpp",
+        type_id, known == nullptr ? "" : fmt::format(" ({})", known->name),
+        known == nullptr ? "Q4_K_M" : known->instead);
+  }
+  return fmt::format(
+      "tensor type {} is unknown: the file is damaged, made by a fork, or newer than this program (update "
+      "it, or "
+      "take another file of the same model)",
+      type_id);
 }
 
 const TypeTraits& type_traits(TensorType type) noexcept {

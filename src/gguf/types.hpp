@@ -2,7 +2,7 @@
 
 #include <cstdint>
 #include <optional>
-#include <string_view>
+#include <string>
 
 namespace sluice::gguf {
 
@@ -54,6 +54,9 @@ struct TypeTraits {
 
 /// Facts of a type; nothing when the id is unknown or was removed.
 std::optional<TypeTraits> find_type_traits(std::uint32_t type_id) noexcept;
+
+/// What is known of an id that find_type_traits() does not have, and the cure: a sentence for a message.
+std::string describe_unknown_type(std::uint32_t type_id);
 
 /// Facts of a known type.
 const TypeTraits& type_traits(TensorType type) noexcept;

@@ -43,7 +43,7 @@ class Output {
     bytes(text.data(), text.size());
   }
   void pad_to(std::uint64_t alignment) {
-    const std::uint64_t n_zeros = base::align_up(n_bytes_, alignment) - n_bytes_;
+    const std::uint64_t n_zeros = base::round_up(n_bytes_, alignment) - n_bytes_;
     buffer_.append(n_zeros, '\0');
     n_bytes_ += n_zeros;
   }
@@ -163,10 +163,9 @@ void write_value(std::string_view key, const Value& value, Output& output) {
 
 std::uint32_t alignment_of(const Metadata& metadata) {
   const std::uint64_t alignment = metadata.get_uint("general.alignment").value_or(k_default_alignment_bytes);
-  if (!base::is_power_of_two(alignment) || alignment < k_min_alignment_bytes ||
-      alignment > k_max_alignment_bytes) {
+  if (alignment == 0 || alignment % k_alignment_unit_bytes != 0 || alignment > k_max_alignment_bytes) {
     base::fail(ErrorCode::invalid_argument,
-               "general.alignment must be a power of two from {} to {}, but it is {}", k_min_alignment_bytes,
+               "general.alignment must be a multiple of {} up to {}, but it is {}", k_alignment_unit_bytes,
                k_max_alignment_bytes, alignment);
   }
   return static_cast<std::uint32_t>(alignment);
@@ -249,11 +248,10 @@ void Writer::write_header(const ByteSink& sink) {
     output.number(offset);
     tensor.offset_bytes = offset;
     const auto end = base::checked_add(offset, tensor.size_bytes);
-    const auto next = end ? base::checked_align_up(*end, alignment_bytes_) : std::nullopt;
-    if (!next || *next > std::numeric_limits<std::uint64_t>::max() - 2 * k_max_header_bytes) {
+    if (!end || *end > std::numeric_limits<std::uint64_t>::max() - 2 * k_max_header_bytes) {
       base::fail(ErrorCode::invalid_argument, "tensor '{}' makes the file too large", printable(tensor.name));
     }
-    offset = *next;
+    offset = base::round_up(*end, alignment_bytes_);
   }
   output.pad_to(alignment_bytes_);
   for (TensorInfo& tensor : tensors_) tensor.offset_bytes += output.position();
@@ -283,7 +281,7 @@ void Writer::append_tensor(std::span<const std::byte> part, const ByteSink& sink
   if (!part.empty()) sink(part);
   part_bytes_ += part.size();
   if (part_bytes_ < tensor.size_bytes) return;
-  const std::vector<std::byte> padding(base::align_up(part_bytes_, alignment_bytes_) - part_bytes_);
+  const std::vector<std::byte> padding(base::round_up(part_bytes_, alignment_bytes_) - part_bytes_);
   if (!padding.empty()) sink(padding);
   part_bytes_ = 0;
   ++n_written_;

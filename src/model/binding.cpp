@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
@@ -29,7 +30,7 @@ class Binder {
     }
     return tensor;
   }
-  /// A vector of f32, used without conversion.
+  /// A vector of any plain float type.
   const TensorInfo* vector(const std::string& name, std::uint64_t n) {
     const TensorInfo* tensor = require(name);
     if (tensor != nullptr) check_vector(*tensor, n);
@@ -104,11 +105,14 @@ class Binder {
   }
   void check_vector(const TensorInfo& tensor, std::uint64_t n) const {
     expect_shape(tensor, n, 1);
-    if (tensor.type != TensorType::f32) {
-      base::fail(ErrorCode::unsupported, "{}: tensor {} has type {}; vectors must be F32",
-                 file_.metadata.source_name, tensor.name, gguf::type_name(tensor.type));
+    if (tensor.type != TensorType::f32 && tensor.type != TensorType::f16 && tensor.type != TensorType::bf16 &&
+        tensor.type != TensorType::f64) {
+      base::fail(
+          ErrorCode::unsupported,
+          "{}: tensor {} has type {}; expected F32, F16, BF16 or F64 for a vector: convert the model anew",
+          file_.metadata.source_name, tensor.name, gguf::type_name(tensor.type));
     }
-    if (tensor.offset_bytes % alignof(float) != 0) {
+    if (tensor.type == TensorType::f32 && tensor.offset_bytes % alignof(float) != 0) {
       base::fail(ErrorCode::invalid_file, "{}: tensor {} starts at offset {}, not a multiple of 4",
                  file_.metadata.source_name, tensor.name, tensor.offset_bytes);
     }
@@ -167,6 +171,19 @@ std::vector<ModelTensors::Block> ModelTensors::blocks() const {
   return all;
 }
 
+namespace {
+
+/// In file order, each once, without null. Tensors lie in file order in one array, so their addresses sort as
+/// the file does.
+std::vector<const TensorInfo*> in_file_order(std::vector<const TensorInfo*> tensors) {
+  std::sort(tensors.begin(), tensors.end());
+  tensors.erase(std::unique(tensors.begin(), tensors.end()), tensors.end());
+  tensors.erase(std::remove(tensors.begin(), tensors.end(), nullptr), tensors.end());
+  return tensors;
+}
+
+}  // namespace
+
 std::vector<const gguf::TensorInfo*> ModelTensors::pinned() const {
   std::vector<const gguf::TensorInfo*> all = {token_embd, output_norm, output, rope_freqs};
   for (const LayerTensors& layer : layers) {
@@ -177,11 +194,22 @@ std::vector<const gguf::TensorInfo*> ModelTensors::pinned() const {
       all.push_back(tensor);
     }
   }
-  // Tensors lie in file order in one array, so their addresses sort as the file does.
-  std::sort(all.begin(), all.end());
-  all.erase(std::unique(all.begin(), all.end()), all.end());
-  all.erase(std::remove(all.begin(), all.end(), nullptr), all.end());
-  return all;
+  return in_file_order(std::move(all));
+}
+
+std::vector<const gguf::TensorInfo*> ModelTensors::vectors() const {
+  std::vector<const gguf::TensorInfo*> all = {output_norm, rope_freqs};
+  for (const LayerTensors& layer : layers) {
+    for (const TensorInfo* tensor : {layer.attn_norm, layer.q_bias, layer.k_bias, layer.v_bias, layer.q_norm,
+                                     layer.k_norm, layer.attn_out_bias, layer.ffn_norm}) {
+      all.push_back(tensor);
+    }
+  }
+  return in_file_order(std::move(all));
+}
+
+std::uint64_t converted_vector_bytes(const gguf::TensorInfo& tensor) noexcept {
+  return tensor.type == TensorType::f32 ? 0 : tensor.n_elements() * sizeof(float);
 }
 
 ModelTensors bind_tensors(const gguf::ModelFile& file, HyperParams& params) {

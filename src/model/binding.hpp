@@ -50,7 +50,12 @@ struct ModelTensors {
 
   /// Every bound tensor once, sorted as the file lies: what a pass needs whatever is routed.
   std::vector<const gguf::TensorInfo*> pinned() const;
+  /// Norms, biases and rotation divisors, which a pass uses as floats; each once.
+  std::vector<const gguf::TensorInfo*> vectors() const;
 };
+
+/// What a vector takes as floats beside its own bytes: 0 when it is F32 in the file, too.
+std::uint64_t converted_vector_bytes(const gguf::TensorInfo& tensor) noexcept;
 
 /// Finds and checks all tensors of the graph; fills params.n_vocab. Throws Error(invalid_file) naming every
 /// required tensor that is missing, or the first whose shape or type does not fit. Tensors the graph does not

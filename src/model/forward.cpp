@@ -8,6 +8,7 @@
 #include "base/checked.hpp"
 #include "base/error.hpp"
 #include "kernels/gemm.hpp"
+#include "kernels/quant.hpp"
 
 namespace sluice::model {
 namespace {
@@ -90,10 +91,6 @@ Weight make_weight(const gguf::TensorInfo* tensor, const residency::WeightStore&
   weight.data = store.find(*tensor);
   SLUICE_CHECK(weight.data != nullptr);
   return weight;
-}
-
-const float* make_vector(const gguf::TensorInfo* tensor, const residency::WeightStore& store) {
-  return tensor == nullptr ? nullptr : reinterpret_cast<const float*>(make_weight(tensor, store).data);
 }
 
 Weight make_weight(const residency::LayerUnits& layer, const residency::Lease& lease, ExpertPart part) {
@@ -227,6 +224,15 @@ void Forward::carve_buffers(std::uint32_t max_rows) {
     gathered_ids_.resize(max_rows);
     std::iota(gathered_ids_.begin(), gathered_ids_.end(), 0);
   }
+}
+
+const float* Forward::make_vector(const gguf::TensorInfo* tensor, const residency::WeightStore& store) {
+  if (tensor == nullptr) return nullptr;
+  const std::byte* data = make_weight(tensor, store).data;
+  if (converted_vector_bytes(*tensor) == 0) return reinterpret_cast<const float*>(data);
+  std::vector<float>& floats = converted_.emplace_back(tensor->dims[0]);
+  SLUICE_CHECK(kernels::dequantize_row(tensor->type, data, floats.data(), floats.size()));
+  return floats.data();
 }
 
 Forward::Matrix Forward::make_matrix(const gguf::TensorInfo* tensor,

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <span>
 #include <utility>
@@ -94,6 +95,7 @@ class Forward {
     Matrix gate, up, down;
   };
 
+  const float* make_vector(const gguf::TensorInfo* tensor, const residency::WeightStore& store);
   Matrix make_matrix(const gguf::TensorInfo* tensor, const residency::WeightStore& store) const;
   void bind_layers(const ModelTensors& tensors, const residency::WeightStore& store);
   void carve_buffers(std::uint32_t max_rows);
@@ -123,6 +125,7 @@ class Forward {
   residency::RowGather* embeddings_;
   bool looks_ahead_;
   std::vector<LayerWeights> layers_;
+  std::deque<std::vector<float>> converted_;  ///< Vectors that are not F32 in the file.
   kernels::Weight token_embd_, output_;
   const float* output_norm_ = nullptr;
   std::uint64_t n_tokens_done_ = 0;       ///< The cache policy's clock.

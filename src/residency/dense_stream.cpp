@@ -201,10 +201,27 @@ std::size_t DenseStream::next(std::uint32_t end_tensor, std::span<Part> out) {
       base::fail(ErrorCode::io, "{}: reading tensor {} failed at offset {}: {}; check the drive and the file",
                  file.path(), tensor.name, slot.error_offset, std::strerror(slot.error));
     }
+    const std::span data(data_of(count), chunk.n_rows * row_bytes_of(tensor));
+    if (const auto zeros = zeros_in(chunk, data)) {
+      if (n_held_ != 0) break;
+      failed_ = true;
+      fail_zeros(file.path(), tensor.name, offset_of(chunk) + zeros->offset_bytes, zeros->bytes);
+    }
     out[n_held_++] = {chunk.tensor, chunk.first_row, chunk.n_rows, data_of(count)};
   }
   statistics_.n_chunks += n_held_;
   return n_held_;
+}
+
+std::optional<ZeroRun> DenseStream::zeros_in(const StreamChunk& chunk,
+                                             std::span<const std::byte> data) const noexcept {
+  constexpr std::size_t k_max_places = 4;
+  const gguf::TensorInfo& tensor = *tensors_[chunk.tensor];
+  // A small chunk of a larger matrix may be zero by chance of training, and padding is at the end.
+  const bool is_telling = data.size() >= k_zero_run_bytes || chunk.n_rows == tensor.dims[1];
+  const bool is_end =
+      chunk.n_rows != tensor.dims[1] && chunk.first_row + chunk.n_rows > tensor.dims[1] / 8 * 7;
+  return !is_telling || is_end ? std::nullopt : find_zeros(data, k_max_places);
 }
 
 const std::byte* DenseStream::data_of(std::uint64_t count) const noexcept {

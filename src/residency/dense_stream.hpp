@@ -3,12 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "gguf/reader.hpp"
 #include "platform/memory.hpp"
 #include "residency/weight_store.hpp"
+#include "residency/zero_check.hpp"
 #include "storage/read_queue.hpp"
 
 namespace sluice::residency {
@@ -115,6 +117,7 @@ class DenseStream {
   }
   Slot& slot_of(std::uint64_t count) noexcept { return slots_[count % slots_.size()]; }
   const std::byte* data_of(std::uint64_t count) const noexcept;
+  std::optional<ZeroRun> zeros_in(const StreamChunk& chunk, std::span<const std::byte> data) const noexcept;
   std::uint64_t offset_of(const StreamChunk& chunk) const noexcept;
   void fill();
   void complete(std::size_t min_count);

@@ -10,6 +10,7 @@
 #include "base/checked.hpp"
 #include "base/error.hpp"
 #include "base/units.hpp"
+#include "residency/zero_check.hpp"
 
 namespace sluice::residency {
 namespace {
@@ -42,12 +43,7 @@ std::uint32_t Lease::expert() const noexcept {
 }
 
 const std::byte* Lease::part(ExpertPart part) const noexcept {
-  const auto& slot = cache_->slots_[slot_];
-  const LayerUnits& layer = cache_->map_.layers[slot.layer];
-  const auto idx = static_cast<std::size_t>(part);
-  const UnitPart& where = layer.experts[slot.expert][idx];
-  const std::uint32_t alignment = cache_->store_.file(where.shard_idx).alignment_bytes();
-  return slot.data + layer.slot_offset[idx] + storage::place_in_window(where.offset_bytes, alignment);
+  return cache_->part_data(cache_->slots_[slot_], static_cast<std::size_t>(part));
 }
 
 UnitCache::UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, const Placement& placement,
@@ -323,6 +319,7 @@ void UnitCache::complete(std::size_t min_count) {
         --statistics_.n_preloaded;
       }
     }
+    if (slot.error == 0) refuse_zeros(slot);
     slot.state = slot.error == 0 ? SlotState::ready : SlotState::failed;
     // Nobody waits for it any more: keep it if it has a place of its own.
     if (slot.n_leases == 0 && (slot.transit || slot.state == SlotState::failed)) empty_slot(slot_idx);
@@ -382,17 +379,39 @@ void UnitCache::abandon() noexcept {
   next_pending_ = 0;
 }
 
+const std::byte* UnitCache::part_data(const Slot& slot, std::size_t part) const noexcept {
+  const LayerUnits& layer = map_.layers[slot.layer];
+  const UnitPart& where = layer.experts[slot.expert][part];
+  const std::uint32_t alignment = store_.file(where.shard_idx).alignment_bytes();
+  return slot.data + layer.slot_offset[part] + storage::place_in_window(where.offset_bytes, alignment);
+}
+
+void UnitCache::refuse_zeros(Slot& slot) const noexcept {
+  constexpr std::size_t k_max_places = 4;  // Of each part: a unit's read takes a thousand times as long.
+  for (std::size_t part = 0; part < k_n_expert_parts; ++part) {
+    const std::span data(part_data(slot, part), map_.layers[slot.layer].shapes[part].bytes());
+    const auto zeros = find_zeros(data, k_max_places);
+    if (!zeros) continue;
+    slot.error = k_zeros;
+    slot.error_part = static_cast<std::uint8_t>(part);
+    slot.error_offset = map_.layers[slot.layer].experts[slot.expert][part].offset_bytes + zeros->offset_bytes;
+    slot.zero_bytes = zeros->bytes;
+    return;
+  }
+}
+
 void UnitCache::fail_unit(std::uint32_t slot_idx) {
   const Slot slot = slots_[slot_idx];
   release(slot_idx);
   abandon();
   const LayerUnits& layer = map_.layers[slot.layer];
   const UnitPart& where = layer.experts[slot.expert][slot.error_part];
-  base::fail(
-      ErrorCode::io, "{}: reading tensor {} failed at offset {}: {}; check the drive and the file",
-      store_.file(where.shard_idx).path(),
-      unit_tensor_name(model_file_, layer.layer_idx, slot.expert, static_cast<ExpertPart>(slot.error_part)),
-      slot.error_offset, std::strerror(slot.error));
+  const std::string name =
+      unit_tensor_name(model_file_, layer.layer_idx, slot.expert, static_cast<ExpertPart>(slot.error_part));
+  const std::string& path = store_.file(where.shard_idx).path();
+  if (slot.error == k_zeros) fail_zeros(path, name, slot.error_offset, slot.zero_bytes);
+  base::fail(ErrorCode::io, "{}: reading tensor {} failed at offset {}: {}; check the drive and the file",
+             path, name, slot.error_offset, std::strerror(slot.error));
 }
 
 void UnitCache::release(std::uint32_t slot_idx) noexcept {

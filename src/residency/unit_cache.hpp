@@ -166,12 +166,16 @@ class UnitCache {
     int error = 0;
     std::uint8_t error_part = 0;
     std::uint64_t error_offset = 0;
+    std::uint64_t zero_bytes = 0;
   };
   static constexpr std::int32_t k_no_slot = -1;
+  static constexpr int k_zeros = -1;  ///< Slot::error where weights are zero; otherwise it is an errno.
 
   std::int32_t& slot_of(std::uint32_t layer, std::uint32_t expert) {
     return slot_of_[layer_base_[layer] + expert];
   }
+  const std::byte* part_data(const Slot& slot, std::size_t part) const noexcept;
+  void refuse_zeros(Slot& slot) const noexcept;
   std::int32_t choose_slot(std::uint32_t layer, std::uint32_t expert);
   /// A free slot of the layer's own, else the one with the lowest score that is not leased and holds none of
   /// `keep`.

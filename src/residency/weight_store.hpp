@@ -62,8 +62,8 @@ class WeightStore {
   std::uint32_t alignment_bytes() const noexcept;
 
   /// Reads the tensors into the pinned region, those of each block together, and takes memory for them part
-  /// by part. Throws Error(io) naming tensor, path and offset, and Error(budget) when `may_take` refuses;
-  /// nothing is then pinned, and it may be tried again.
+  /// by part. Throws Error(io) naming tensor, path and offset, Error(invalid_file) where weights are zero
+  /// (zero_check.hpp), and Error(budget) when `may_take` refuses; nothing is then pinned, and it may be tried again.
   void load_pinned(std::span<const gguf::TensorInfo* const> tensors, std::span<const TensorBlock> blocks,
                    MayTake may_take);
   /// Address of a pinned tensor, or null when it is not pinned. It never changes, but while a block is given
@@ -91,6 +91,7 @@ class WeightStore {
   void submit(const PinnedLayout& layout, const Piece& piece, std::uint64_t id);
   [[noreturn]] void fail_run(const PinnedLayout& layout, const PinnedRun& run,
                              const storage::ReadResult& failure) const;
+  void refuse_zeros(const gguf::TensorInfo& tensor) const;
 
   std::vector<std::unique_ptr<storage::File>> files_, copies_;
   platform::MappedRegion region_;

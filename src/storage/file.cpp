@@ -233,6 +233,22 @@ void File::widen_alignment(std::uint32_t alignment_bytes) {
   alignment_bytes_ = std::max(alignment_bytes_, alignment_bytes);
 }
 
+std::optional<FileRange> File::next_hole([[maybe_unused]] std::uint64_t from) const noexcept {
+#if defined(SEEK_HOLE) && defined(SEEK_DATA)
+  if (from >= size_bytes_) return std::nullopt;
+  const off_t begin = lseek(buffered_fd_, static_cast<off_t>(from), SEEK_HOLE);
+  // The end of the file counts as a hole.
+  if (begin < 0 || static_cast<std::uint64_t>(begin) >= size_bytes_) return std::nullopt;
+  const off_t end = lseek(buffered_fd_, begin, SEEK_DATA);
+  if (end < 0 && errno != ENXIO) return std::nullopt;
+  if (end >= 0 && end <= begin) return std::nullopt;
+  return FileRange{static_cast<std::uint64_t>(begin),
+                   end < 0 ? size_bytes_ : static_cast<std::uint64_t>(end)};
+#else
+  return std::nullopt;
+#endif
+}
+
 void File::read(std::uint64_t offset, std::byte* out, std::uint64_t bytes,
                 std::uint64_t* storage_bytes) const {
   const auto end = base::checked_add(offset, bytes);

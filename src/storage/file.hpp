@@ -2,11 +2,17 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "gguf/byte_source.hpp"
 
 namespace sluice::storage {
+
+/// Bytes [begin, end) of a file.
+struct FileRange {
+  std::uint64_t begin = 0, end = 0;
+};
 
 /// An open file, read only. Owns one buffered and, where the file system allows it, one O_DIRECT descriptor.
 /// Immutable once it is read from; reads through the descriptors are thread-safe.
@@ -35,6 +41,10 @@ class File {
   std::uint64_t device() const noexcept { return device_; }
   /// Bytes that open() itself read, to find out whether direct reads work; 0 without O_DIRECT.
   std::uint64_t probe_bytes() const noexcept { return probe_bytes_; }
+
+  /// The first hole at or after `from`: the file system keeps no data there, and it reads as zeros. Nothing
+  /// when there is none, or where the file system does not tell. Reads nothing.
+  std::optional<FileRange> next_hole(std::uint64_t from) const noexcept;
 
   /// Fills the buffer, retrying short reads and EINTR; through the O_DIRECT descriptor (with an aligned
   /// bounce buffer of at most 1 MiB) when there is one, so that loading leaves nothing in the page cache.

@@ -1,36 +1,10 @@
 #include <algorithm>
-#include <array>
 
+#include "tokenizer/chat_marks.hpp"
 #include "tokenizer/text_tokenizer.hpp"
 
 namespace sluice::tokenizer {
 namespace {
-
-// The first that is found is the end of a turn, so formats with a turn token stand before end-of-text tokens.
-constexpr auto k_turn_ends = std::to_array<std::string_view>({
-    "<|im_end|>",             // ChatML: Qwen, Yi, SmolLM
-    "<|eot_id|>",             // Llama 3
-    "<|eot|>",                // Llama 4
-    "<end_of_turn>",          // Gemma
-    "<|end|>",                // Phi, gpt-oss (where it ends a message, not the generation)
-    "<|END_OF_TURN_TOKEN|>",  // Command R
-    "<|end_of_turn|>",        // OpenChat
-    "[EOT]",
-    "<EOT>",
-    "_<EOT>",
-    "<end_of_utterance>",  // SmolVLM
-    "<|end_of_text|>",     // Granite
-    "<\xEF\xBD\x9C"
-    "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",  // DeepSeek, with full-width bars
-    "<|endoftext|>",
-});
-
-constexpr auto k_other_ends = std::to_array<std::string_view>({
-    "<|eom_id|>",                                                   // Llama 3 tool calls
-    "<|return|>", "<|call|>",                                       // gpt-oss
-    "</s>", "<eos>", "[EOS]", "<|eos|>", "<|calls|>", "<|flush|>",  // Solar Open
-    "[e~[",                                                         // MiniMax M2
-});
 
 bool is_end(const Vocab& vocab, TokenId token, TokenId eos) {
   return token >= 0 && (token == eos || vocab.kind(token) == TokenKind::control);
@@ -49,7 +23,7 @@ bool end_only_ends_message(const Vocab& vocab) {
 }  // namespace
 
 TokenId find_end_of_turn(const Vocab& vocab, TokenId eos) {
-  for (const std::string_view text : k_turn_ends) {
+  for (const std::string_view text : turn_end_marks()) {
     if (text == "<|end|>" && end_only_ends_message(vocab)) continue;
     const TokenId token = vocab.find(text);
     if (is_end(vocab, token, eos)) return token;
@@ -66,10 +40,10 @@ std::vector<TokenId> find_end_tokens(const Vocab& vocab, TokenId eos, TokenId eo
     const TokenId token = vocab.find(text);
     if (is_end(vocab, token, eos)) ends.push_back(token);
   };
-  for (const std::string_view text : k_turn_ends) {
+  for (const std::string_view text : turn_end_marks()) {
     if (text != "<|end|>" || !end_only_ends_message(vocab)) add(text);
   }
-  for (const std::string_view text : k_other_ends) add(text);
+  for (const std::string_view text : other_end_marks()) add(text);
   std::sort(ends.begin(), ends.end());
   ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
   return ends;

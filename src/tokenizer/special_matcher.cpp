@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "tokenizer/chat_marks.hpp"
+
 namespace sluice::tokenizer {
 namespace {
 
@@ -12,27 +14,29 @@ constexpr std::size_t k_max_special_bytes = 512;
 }  // namespace
 
 SpecialMatcher::SpecialMatcher(const Vocab& vocab) : vocab_(&vocab) {
+  const auto set = [this](Which which) -> Set& { return sets_[static_cast<std::size_t>(which)]; };
   for (TokenId token = 0; vocab.contains(token); ++token) {
     const TokenKind kind = vocab.kind(token);
     const std::string_view text = vocab.text(token);
     if (text.empty() || text.size() > k_max_special_bytes || vocab.find(text) != token) continue;
     const bool user_defined = kind == TokenKind::user_defined;
     if (!user_defined && kind != TokenKind::control && kind != TokenKind::unknown) continue;
-    if (user_defined) user_defined_.tokens.push_back(token);
-    all_.tokens.push_back(token);
+    if (user_defined && !looks_like_markup(text)) set(Which::harmless).tokens.push_back(token);
+    if (user_defined) set(Which::user_defined).tokens.push_back(token);
+    set(Which::all).tokens.push_back(token);
   }
-  for (Set* set : {&user_defined_, &all_}) {
-    set->tokens.shrink_to_fit();
-    std::sort(set->tokens.begin(), set->tokens.end(),
+  for (Set& each : sets_) {
+    each.tokens.shrink_to_fit();
+    std::sort(each.tokens.begin(), each.tokens.end(),
               [&](TokenId a, TokenId b) { return vocab.text(a) < vocab.text(b); });
-    for (const TokenId token : set->tokens)
-      set->first_bytes.set(static_cast<unsigned char>(vocab.text(token)[0]));
+    for (const TokenId token : each.tokens)
+      each.first_bytes.set(static_cast<unsigned char>(vocab.text(token)[0]));
   }
 }
 
 SpecialMatcher::Match SpecialMatcher::find(std::string_view text, std::size_t from,
-                                           bool with_control) const noexcept {
-  const Set& set = with_control ? all_ : user_defined_;
+                                           Which which) const noexcept {
+  const Set& set = sets_[static_cast<std::size_t>(which)];
   if (!set.tokens.empty()) {
     for (std::size_t pos = from; pos < text.size(); ++pos) {
       if (!set.first_bytes.test(static_cast<unsigned char>(text[pos]))) continue;

@@ -54,11 +54,49 @@ void TextTokenizer::load_special_ids(const gguf::Metadata& metadata, const Famil
 }
 
 std::vector<TokenId> TextTokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  using Which = SpecialMatcher::Which;
   std::vector<TokenId> out;
   if (options.add_special && adds_bos_) out.push_back(bos_);
-  bool after_special = true;
+  const Which which = options.parse_special ? Which::all : Which::user_defined;
+  append_tokens(
+      text, true, [&](std::size_t from) { return specials_.find(text, from, which); }, out);
+  if (options.add_special && adds_eos_) out.push_back(eos_);
+  return out;
+}
+
+std::vector<TokenId> TextTokenizer::encode_pieces(std::span<const TextPiece> pieces, TokenId previous) const {
+  using Which = SpecialMatcher::Which;
+  std::vector<TokenId> out;
+  if (previous < 0 && adds_bos_) out.push_back(bos_);
+  std::string text;
+  for (const TextPiece& piece : pieces) text += piece.text;
+  std::size_t piece_idx = 0, piece_begin = 0;
+  // Asked with positions that never fall. A special token lies within one piece, plain text may span several.
+  const auto find = [&](std::size_t from) -> SpecialMatcher::Match {
+    for (; piece_idx < pieces.size(); piece_begin += pieces[piece_idx++].text.size()) {
+      const std::size_t piece_end = piece_begin + pieces[piece_idx].text.size();
+      if (from >= piece_end) continue;
+      const Which which = pieces[piece_idx].is_markup ? Which::all : Which::harmless;
+      const SpecialMatcher::Match match =
+          specials_.find(std::string_view(text).substr(0, piece_end), std::max(from, piece_begin), which);
+      if (match.token >= 0) return match;
+    }
+    return {text.size(), text.size(), -1};
+  };
+  append_tokens(text, previous < 0 || is_special(previous), find, out);
+  return out;
+}
+
+bool TextTokenizer::is_special(TokenId token) const noexcept {
+  if (!vocab_.contains(token)) return false;
+  const TokenKind kind = vocab_.kind(token);
+  return kind == TokenKind::control || kind == TokenKind::unknown || kind == TokenKind::user_defined;
+}
+
+void TextTokenizer::append_tokens(std::string_view text, bool after_special, FindSpecial find,
+                                  std::vector<TokenId>& out) const {
   for (std::size_t pos = 0; pos < text.size();) {
-    const SpecialMatcher::Match match = specials_.find(text, pos, options.parse_special);
+    const SpecialMatcher::Match match = find(pos);
     if (match.begin > pos) {
       encode_plain(text.substr(pos, match.begin - pos), after_special, out);
       after_special = false;
@@ -73,8 +111,6 @@ std::vector<TokenId> TextTokenizer::encode(std::string_view text, const EncodeOp
       while (pos < text.size() && is_space(text[pos])) ++pos;
     }
   }
-  if (options.add_special && adds_eos_) out.push_back(eos_);
-  return out;
 }
 
 std::string TextTokenizer::token_bytes(TokenId token, bool special) const {

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/function_ref.hpp"
 #include "gguf/metadata.hpp"
 #include "tokenizer/special_matcher.hpp"
 #include "tokenizer/tokenizer.hpp"
@@ -21,6 +23,7 @@ struct FamilyDefaults {
 class TextTokenizer : public Tokenizer {
  public:
   std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options) const final;
+  std::vector<TokenId> encode_pieces(std::span<const TextPiece> pieces, TokenId previous) const final;
   std::string token_bytes(TokenId token, bool special) const final;
   std::size_t vocab_size() const noexcept final { return vocab_.size(); }
   std::string_view token_text(TokenId token) const final;
@@ -40,6 +43,10 @@ class TextTokenizer : public Tokenizer {
   TokenId unknown_token() const noexcept { return unknown_; }
 
  private:
+  bool is_special(TokenId token) const noexcept;
+  using FindSpecial = base::FunctionRef<SpecialMatcher::Match(std::size_t from)>;
+  void append_tokens(std::string_view text, bool after_special, FindSpecial find,
+                     std::vector<TokenId>& out) const;
   void load_special_ids(const gguf::Metadata& metadata, const FamilyDefaults& defaults);
 
   Vocab vocab_;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +23,13 @@ struct EncodeOptions {
   bool parse_special = false;  ///< Recognise control tokens written in the text ("<|im_end|>").
 };
 
+/// Part of a text that is put together from the markup of a chat format and the words of others.
+struct TextPiece {
+  std::string_view text;
+  /// Control tokens spelled in it are recognised. In other pieces nothing that looks like markup is.
+  bool is_markup = false;
+};
+
 /// What a token is, as tokenizer.ggml.token_type says.
 enum class TokenKind : std::uint8_t {
   normal = 1,
@@ -40,6 +48,9 @@ class Tokenizer {
   /// Text to tokens. Any byte string is accepted: invalid UTF-8 is encoded through byte fallback or as the
   /// replacement the model family uses, never an error. Time is near linear in the text.
   virtual std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options = {}) const = 0;
+  /// The tokens of the pieces' whole text. `previous` is the token that it follows, or -1 when it begins a
+  /// text: then BOS is added as the model's flags ask. EOS never is.
+  virtual std::vector<TokenId> encode_pieces(std::span<const TextPiece> pieces, TokenId previous) const = 0;
 
   /// The bytes a token stands for; control tokens give nothing unless `special`.
   virtual std::string token_bytes(TokenId token, bool special = false) const = 0;

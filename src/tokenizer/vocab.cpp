@@ -1,18 +1,41 @@
 #include "tokenizer/vocab.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <optional>
+#include <string>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "gguf/text.hpp"
+#include "tokenizer/chat_marks.hpp"
 
 namespace sluice::tokenizer {
 namespace {
 
 constexpr std::size_t k_max_tokens = 16u << 20;  ///< The largest vocabularies of today have 262,144.
+
+bool is_integer(gguf::ValueType type) noexcept {
+  using enum gguf::ValueType;
+  return type == u8 || type == i8 || type == u16 || type == i16 || type == u32 || type == i32 ||
+         type == u64 || type == i64;
+}
+
+/// A number that is not negative; nothing for other values.
+std::optional<std::int64_t> integer_of(const gguf::Value& value) noexcept {
+  constexpr auto k_max = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  if (const auto* number = std::get_if<std::uint64_t>(&value.data); number != nullptr && *number <= k_max) {
+    return static_cast<std::int64_t>(*number);
+  }
+  const auto* number = std::get_if<std::int64_t>(&value.data);
+  if (number != nullptr && *number >= 0) return *number;
+  return std::nullopt;
+}
 
 std::size_t hash_text(std::string_view text) noexcept {
   return std::hash<std::string_view>{}(text);
@@ -38,6 +61,8 @@ Vocab::Vocab(const gguf::Metadata& metadata) {
   load_kinds(metadata);
   load_scores(metadata);
   build_index(metadata);
+  warn_about_ids(metadata);
+  correct_marks(metadata);
 }
 
 void Vocab::load_kinds(const gguf::Metadata& metadata) {
@@ -119,14 +144,74 @@ TokenId Vocab::find_piece(std::string_view piece) const noexcept {
   return token_kind == TokenKind::normal || token_kind == TokenKind::user_defined ? token : -1;
 }
 
-TokenId Vocab::special_id(const gguf::Metadata& metadata, std::string_view key) const {
-  const auto id = metadata.get_uint(key);
-  if (!id) return -1;
-  if (*id >= size()) {
-    base::fail(ErrorCode::invalid_file, "{}: {} is {}, expected an id below the vocabulary's size {}",
-               metadata.source_name, key, *id, size());
+TokenId Vocab::special_id(const gguf::Metadata& metadata, std::string_view key) const noexcept {
+  const gguf::Value* value = metadata.find(key);
+  const auto id = value == nullptr ? std::nullopt : integer_of(*value);
+  return id && *id < static_cast<std::int64_t>(size()) ? static_cast<TokenId>(*id) : -1;
+}
+
+void Vocab::warn_about_ids(const gguf::Metadata& metadata) const {
+  // Converters write -1, in whatever type, where a model has no such token.
+  for (const gguf::Metadata::Entry& entry : metadata.entries()) {
+    if (!entry.key.starts_with("tokenizer.ggml.")) continue;
+    if (entry.key.ends_with("_token_id") && special_id(metadata, entry.key) < 0) {
+      base::warn("{}: {} is {}, expected an id of the vocabulary (0 to {}); it is taken as absent",
+                 metadata.source_name, gguf::printable(entry.key), gguf::describe_value(entry.value),
+                 size() - 1);
+    }
+    if (!entry.key.ends_with("_token_ids") && !entry.key.ends_with("suppress_tokens")) continue;
+    const auto* array = std::get_if<gguf::Array>(&entry.value.data);
+    const bool is_list = array != nullptr && is_integer(array->element_type);
+    const auto ids = is_list ? metadata.get_ints(entry.key) : std::nullopt;
+    const auto is_outside = [&](std::int64_t id) {
+      return id < 0 || id >= static_cast<std::int64_t>(size());
+    };
+    if (ids && std::none_of(ids->begin(), ids->end(), is_outside)) continue;
+    base::warn("{}: {} is {}, expected a list of ids of the vocabulary (0 to {}); others are ignored",
+               metadata.source_name, gguf::printable(entry.key), gguf::describe_value(entry.value),
+               size() - 1);
   }
-  return static_cast<TokenId>(*id);
+}
+
+void Vocab::correct_marks(const gguf::Metadata& metadata) {
+  std::vector<TokenId> corrected;
+  const auto correct = [&](TokenId token) {
+    TokenKind& token_kind = kinds_[static_cast<std::size_t>(token)];
+    if (token_kind != TokenKind::normal && token_kind != TokenKind::user_defined &&
+        token_kind != TokenKind::unused) {
+      return;
+    }
+    token_kind = TokenKind::control;
+    corrected.push_back(token);
+  };
+  for (TokenId token = 0; contains(token); ++token) {
+    if (is_chat_mark(text(token))) correct(token);
+  }
+  const auto named_id = [&](const char* name) {
+    return special_id(metadata, fmt::format("tokenizer.ggml.{}_token_id", name));
+  };
+  for (const char* name : {"bos", "eos", "eot", "eom"}) {
+    const TokenId token = named_id(name);
+    if (token >= 0 && looks_like_markup(text(token))) correct(token);
+  }
+  // The places that SentencePiece gives them.
+  if (size() > 2 && text(1) == "<s>" && text(2) == "</s>") {
+    if (named_id("bos") < 0) correct(1);
+    if (named_id("eos") < 0) correct(2);
+  }
+  // A file without types says nothing that could be wrong.
+  if (corrected.empty() || !metadata.contains("tokenizer.ggml.token_type")) return;
+  constexpr std::size_t k_max_named = 4;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(corrected.size(), k_max_named); ++i) {
+    names += (i == 0 ? "" : ", ") + gguf::printable(text(corrected[i]));
+  }
+  if (corrected.size() > k_max_named) names += fmt::format(" and {} more", corrected.size() - k_max_named);
+  base::warn(
+      "{}: marks of a chat are not control tokens in tokenizer.ggml.token_type ({}); they are taken as such, "
+      "so "
+      "that turns end and no text can imitate them",
+      metadata.source_name, names);
 }
 
 }  // namespace sluice::tokenizer

@@ -14,6 +14,8 @@ namespace sluice::tokenizer {
 class Vocab {
  public:
   /// Reads tokenizer.ggml.tokens, .token_type and .scores. Throws Error(invalid_file) when they disagree.
+  /// Marks of chat formats become control tokens whatever the file says, with one warning; special ids that
+  /// are none of this vocabulary are warned of, one by one.
   explicit Vocab(const gguf::Metadata& metadata);
 
   std::size_t size() const noexcept { return texts_.size(); }
@@ -34,14 +36,15 @@ class Vocab {
   /// Same, but only pieces that merging may produce: text of a user must never turn into a control token.
   TokenId find_piece(std::string_view text) const noexcept;
 
-  /// A special id of the metadata, or -1 when the key is missing. Throws Error(invalid_file) when out of
-  /// range.
-  TokenId special_id(const gguf::Metadata& metadata, std::string_view key) const;
+  /// A special id of the metadata, or -1 when the key is missing or its value is no id of this vocabulary.
+  TokenId special_id(const gguf::Metadata& metadata, std::string_view key) const noexcept;
 
  private:
   void load_kinds(const gguf::Metadata& metadata);
   void load_scores(const gguf::Metadata& metadata);
   void build_index(const gguf::Metadata& metadata);
+  void warn_about_ids(const gguf::Metadata& metadata) const;
+  void correct_marks(const gguf::Metadata& metadata);
 
   gguf::StringArray texts_;
   std::vector<TokenKind> kinds_;

@@ -1,6 +1,7 @@
 // Goal: a valid file is read exactly, a damaged one is refused with file, offset and reason.
 #include "gguf/reader.hpp"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -140,7 +141,31 @@ TEST(Reader, TensorsComeSortedWithAbsoluteOffsets) {
 }
 
 TEST(Reader, GapsAndTrailingBytesAreFine) {
+  testing::internal::CaptureStderr();
   EXPECT_EQ(parse_error(two_tensors(4096, 4096 + 32 + 100).bytes()), "");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("100 bytes behind the last tensor are not used"));
+}
+
+TEST(Reader, ADownloadThatBeganAnewBehindItsPartIsRefused) {
+  for (const std::size_t padding : {0u, 24u}) {
+    // The last tensor ends 24 bytes before a multiple of the alignment.
+    RawBytes file;
+    file.header(1, 0).tensor("t", {1026}, k_f32, 0).pad_to(32).zeros(4 * 1026 + padding);
+    const std::vector<std::byte> whole = file.bytes();
+    for (const std::size_t n_part : {128u, 1000u, 4096u}) {
+      std::vector<std::byte> glued(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(n_part));
+      glued.insert(glued.end(), whole.begin(), whole.end());
+      EXPECT_THAT(parse_error(glued), AllOf(HasSubstr("another GGUF file begins"),
+                                            HasSubstr(fmt::format("tail -c +{} ", n_part + 1))));
+    }
+    // Two whole ones: the first is used.
+    std::vector<std::byte> two = whole;
+    two.insert(two.end(), whole.begin(), whole.end());
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(parse_error(two), "");
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("another GGUF file begins there"));
+  }
 }
 
 TEST(Reader, OverlappingTensorsAreRefused) {
@@ -189,15 +214,15 @@ TEST(Reader, AlignmentIsHonoured) {
     file.header(1, 1).string("general.alignment").u32(type).u32(alignment).tensor("t", {1}, k_f32, 0);
     return file.pad_to(std::max<std::size_t>(alignment % 4096, 1)).zeros(8192);
   };
-  for (const std::uint32_t alignment : {8u, 64u, 2048u}) {
+  for (const std::uint32_t alignment : {8u, 24u, 40u, 64u, 96u, 2048u}) {
     const ModelFile model = parse_bytes(with_alignment(alignment).bytes());
     EXPECT_EQ(model.alignment_bytes, alignment);
     EXPECT_EQ(model.tensors[0].offset_bytes % alignment, 0u);
   }
-  for (const std::uint32_t alignment : {0u, 1u, 3u, 4u, 96u, 1u << 31}) {
+  for (const std::uint32_t alignment : {0u, 1u, 3u, 4u, 12u, 1u << 31}) {
     EXPECT_THAT(
         parse_error(with_alignment(alignment).bytes()),
-        AllOf(HasSubstr("alignment"), HasSubstr("power of two"), HasSubstr(std::to_string(alignment))));
+        AllOf(HasSubstr("alignment"), HasSubstr("multiple of 8"), HasSubstr(std::to_string(alignment))));
   }
   EXPECT_THAT(parse_error(with_alignment(32, 6).bytes()), HasSubstr("alignment"));
 }
@@ -219,7 +244,7 @@ TEST(Reader, ImpossibleTensorsAreRefusedWithTheirNameAndOffset) {
       {"element overflow", {k_huge, k_huge}, k_f32, 0, "too large"},
       {"byte overflow", {1ull << 62}, k_f32, 0, "too large"},
       {"block", {33}, k_q8_0, 0, "blocks have 32"},
-      {"removed type", {32}, 4, 0, "type 4 is unknown or was removed"},
+      {"removed type", {32}, 4, 0, "type 4 (Q4_2) was removed"},
       {"unknown type", {32}, 0xffffffff, 0, "type 4294967295"},
       {"unaligned", {8}, k_f32, 1, "not a multiple of the alignment 32"},
       {"wrapping offset", {8}, k_f32, ~0ull - 31, "beyond any possible file"},

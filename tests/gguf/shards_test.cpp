@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gguf/reader.hpp"
+#include "gguf/shards.hpp"
 #include "support/tiny_gguf.hpp"
 
 namespace sluice::gguf {
@@ -93,6 +94,14 @@ TEST(Shards, AWholeModelNeedsNoSiblings) {
     folder["merged.gguf"] = make_shard({.n_shards = n_shards, .n_tensors = 2});
     EXPECT_EQ(parse_model("merged.gguf", folder.opener()).tensors.size(), 2u);
   }
+}
+
+TEST(Shards, AWholeModelMayHaveAnyName) {
+  EXPECT_EQ(shard_paths("/models/k-00001-of-00013.gguf", 1),
+            std::vector<std::string>{"/models/k-00001-of-00013.gguf"});
+  EXPECT_EQ(shard_paths(shard_path(2), 3).front(), shard_path(1));
+  EXPECT_THROW(shard_paths(shard_path(2), 2), Error);
+  EXPECT_THROW(shard_paths("/models/k.gguf", 2), Error);
 }
 
 TEST(Shards, MissingShardsAreAllListed) {

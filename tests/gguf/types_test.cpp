@@ -1,6 +1,8 @@
 // Goal: every tensor type has the name and the block shape of the file format.
 #include "gguf/types.hpp"
 
+#include <fmt/core.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -13,6 +15,9 @@
 
 namespace sluice::gguf {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 // Written as the sum of a block's fields (scales, high bits, quants), which is how the format defines them.
 TEST(TensorTypes, BlockSizesAreTheSumsOfTheirFields) {
@@ -38,6 +43,23 @@ TEST(TensorTypes, RemovedAndUnknownIdsHaveNoTraits) {
        {4u, 5u, 31u, 32u, 33u, 36u, 37u, 38u, 41u, 77u, 0x7fffffffu, 0xffffffffu}) {
     EXPECT_FALSE(find_type_traits(type_id)) << type_id;
   }
+}
+
+TEST(TensorTypes, IdsThatAreNoneSayWhatTheyWereAndWhatToTake) {
+  const auto expect = [](std::uint32_t id, const std::string& name, const std::string& instead) {
+    EXPECT_THAT(describe_unknown_type(id),
+                AllOf(HasSubstr(fmt::format("type {}", id)), HasSubstr(name), HasSubstr(instead)));
+  };
+  expect(4, "Q4_2", "take the Q4_0 file");
+  expect(5, "Q4_3", "take the Q4_1 file");
+  for (const std::uint32_t id : {31u, 32u, 33u})
+    expect(id, "(Q4_0_", "removed from the GGUF format: take the Q4_0");
+  for (const std::uint32_t id : {36u, 37u, 38u}) expect(id, "(IQ4_NL_", "take the IQ4_NL file");
+  expect(137, "IQ2_K", "ik_llama.cpp");
+  expect(144, "IQ4_KS", "for example IQ4_XS");
+  expect(399, "ik_llama.cpp", "of the same model");
+  for (const std::uint32_t id : {41u, 77u, 512u, 0xffffffffu})
+    expect(id, "unknown", "newer than this program");
 }
 
 TEST(TensorTypes, EveryKnownIdNamesItselfAndNoTwoShareAName) {

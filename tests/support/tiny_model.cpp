@@ -2,10 +2,14 @@
 
 #include <fmt/core.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <span>
+#include <utility>
 
 #include "gguf/writer.hpp"
+#include "kernels/quant.hpp"
 #include "support/random_blocks.hpp"
 #include "support/test_data.hpp"
 #include "support/tiny_gguf.hpp"
@@ -38,7 +42,9 @@ class TensorList {
     list_.push_back({name, model_.type, dims, std::move(bytes)});
   }
   void vector(const std::string& name, std::uint64_t n, float mean, float deviation) {
-    list_.push_back({name, gguf::TensorType::f32, {n}, floats(n, mean, deviation)});
+    std::vector<std::byte> bytes = floats(n, mean, deviation);
+    if (model_.vector_type) bytes = coarse(bytes, *model_.vector_type);
+    list_.push_back({name, model_.vector_type.value_or(gguf::TensorType::f32), {n}, std::move(bytes)});
   }
   std::vector<TensorData>& list() { return list_; }
 
@@ -49,6 +55,28 @@ class TensorList {
     std::vector<std::byte> bytes(n * sizeof(float));
     std::memcpy(bytes.data(), values.data(), bytes.size());
     return bytes;
+  }
+
+  /// Multiples of 1/64, in another type.
+  static std::vector<std::byte> coarse(std::span<const std::byte> floats, gguf::TensorType type) {
+    std::vector<std::byte> out;
+    const auto append = [&out](auto value) {
+      const auto bytes = std::as_bytes(std::span(&value, 1));
+      out.insert(out.end(), bytes.begin(), bytes.end());
+    };
+    for (std::size_t i = 0; i < floats.size(); i += sizeof(float)) {
+      float value = 0;
+      std::memcpy(&value, floats.data() + i, sizeof value);
+      value = std::round(value * 64) / 64;
+      if (type == gguf::TensorType::f32) append(value);
+      if (type == gguf::TensorType::f64) append(static_cast<double>(value));
+      if (type == gguf::TensorType::i32) append(static_cast<std::int32_t>(value));
+      if (type == gguf::TensorType::f16) append(kernels::f32_to_f16(value));
+      if (type == gguf::TensorType::bf16) {
+        append(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16));
+      }
+    }
+    return out;
   }
 
   const TinyModel& model_;
@@ -84,6 +112,7 @@ void fill_metadata(gguf::Metadata& metadata, const TinyModel& model) {
   const auto key = [&](const char* name) { return arch + "." + name; };
   metadata.set("general.architecture", string_value(arch));
   metadata.set("general.name", string_value("tiny"));
+  if (model.alignment_bytes != 32) metadata.set("general.alignment", uint_value(model.alignment_bytes));
   metadata.set(key("block_count"), uint_value(model.n_layers));
   metadata.set(key("context_length"), uint_value(model.n_ctx));
   metadata.set(key("embedding_length"), uint_value(model.n_embd));

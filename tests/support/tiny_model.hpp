@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,10 @@ struct TinyModel {
   std::uint64_t seed = 1;
   /// Type of all matrices. Other types than F32 need widths that are multiples of their block.
   gguf::TensorType type = gguf::TensorType::f32;
+  /// Type of norms and biases (F32, F16, BF16, F64; I32 is refused). When given, their values have so few
+  /// digits that all of these types hold them.
+  std::optional<gguf::TensorType> vector_type;
+  std::uint32_t alignment_bytes = 32;
 };
 
 /// The file's bytes.

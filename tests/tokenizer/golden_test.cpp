@@ -93,7 +93,7 @@ TEST(GoldenQwen3, EndsOfGenerationAreTheChatAndTextEnds) {
 }
 
 TEST(MalformedFiles, InconsistentVocabulariesAreRefusedAndOddOnesSurvive) {
-  for (const char* name : {"scores_short", "types_short", "eos_oob", "bos_oob", "byte_token_neg"}) {
+  for (const char* name : {"scores_short", "types_short", "byte_token_neg"}) {
     SLUICE_NEEDS_DATA(path, std::string("malformed/sem_") + name + ".gguf");
     try {
       test::load_tokenizer(path);
@@ -101,6 +101,10 @@ TEST(MalformedFiles, InconsistentVocabulariesAreRefusedAndOddOnesSurvive) {
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::invalid_file) << error.what();
     }
+  }
+  for (const char* name : {"eos_oob", "bos_oob"}) {
+    SLUICE_NEEDS_DATA(path, std::string("malformed/sem_") + name + ".gguf");
+    EXPECT_GT(test::load_tokenizer(path)->vocab_size(), 0u);
   }
   SLUICE_NEEDS_DATA(path, "malformed/sem_merges_dup_cycle.gguf");
   EXPECT_TRUE(test::load_tokenizer(path)->encode("a b").empty());

@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "sluice/error.hpp"
 #include "tokenizer/vocab_support.hpp"
@@ -73,17 +76,77 @@ TEST(InvalidVocab, ArraysOfAnotherLengthAreRefused) {
 }
 
 TEST(InvalidVocab, ValuesOutOfRangeAreRefused) {
-  for (const char* key : {"bos", "eos", "eot", "eom", "unknown"}) {
-    auto builder = two_tokens("gpt2", "gpt-2");
-    builder.set_uint(std::string("tokenizer.ggml.") + key + "_token_id", 2);
-    expect_error(ErrorCode::invalid_file, std::string(key) + "_token_id is 2", [&] { builder.build(); });
-  }
   auto bad_type = two_tokens("gpt2", "gpt-2");
   bad_type.kinds()[1] = 7;
   expect_error(ErrorCode::invalid_file, "token_type[1] is 7", [&] { bad_type.build(); });
   auto bad_score = two_tokens("llama");
   bad_score.scores()[0] = std::numeric_limits<float>::quiet_NaN();
   expect_error(ErrorCode::invalid_file, "scores[0]", [&] { bad_score.build(); });
+}
+
+TEST(InvalidVocab, SpecialIdsThatAreNoIdsCountAsAbsentWithOneWarningEach) {
+  using gguf::Value;
+  using gguf::ValueType;
+  const std::vector<Value> values = {
+      {ValueType::u32, std::uint64_t{4}},
+      {ValueType::u32, std::uint64_t{4294967295}},
+      {ValueType::i32, std::int64_t{-1}},
+      {ValueType::i64, std::int64_t{-7}},
+      {ValueType::i8, std::int64_t{-1}},
+      {ValueType::u64, std::numeric_limits<std::uint64_t>::max()},
+      {ValueType::i64, std::int64_t{1} << 40},
+      {ValueType::string, std::string("<|im_end|>")},
+      {ValueType::f32, -1.0},
+  };
+  int n_file = 0;
+  for (const Value& value : values) {
+    for (const char* model : {"gpt2", "llama"}) {
+      auto builder = two_tokens(model, std::string_view(model) == "gpt2" ? "gpt-2" : "");
+      builder.add("c");  // Where SentencePiece has its end of a text.
+      const TokenId end = builder.add("<|im_end|>", TokenKind::control);
+      const std::vector<std::string> names = {"bos", "eos",  "eot",     "eom",     "unknown", "seperator",
+                                              "cls", "mask", "padding", "fim_pre", "fim_suf"};
+      for (const std::string& name : names) {
+        builder.metadata.set("tokenizer.ggml." + name + "_token_id", value);
+      }
+      builder.set_bool("tokenizer.ggml.add_bos_token", true);
+      builder.set_bool("tokenizer.ggml.add_eos_token", true);
+      // Every text of a warning is printed once only.
+      builder.metadata.source_name = "ids" + std::to_string(++n_file) + ".gguf";
+      testing::internal::CaptureStderr();
+      const auto tokenizer = builder.build();
+      const std::string warnings = testing::internal::GetCapturedStderr();
+      for (const std::string& name : names) {
+        EXPECT_THAT(warnings,
+                    HasSubstr(builder.metadata.source_name + ": tokenizer.ggml." + name + "_token_id is"));
+      }
+      EXPECT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), static_cast<std::ptrdiff_t>(names.size()))
+          << warnings;
+      EXPECT_EQ(tokenizer->bos(), -1);
+      EXPECT_EQ(tokenizer->eos(), -1);
+      EXPECT_EQ(tokenizer->eot(), end);
+      EXPECT_EQ(tokenizer->end_of_generation_tokens(), std::vector<TokenId>{end});
+    }
+  }
+}
+
+TEST(InvalidVocab, ListsOfIdsThatAreNoneAreWarnedOf) {
+  auto builder = two_tokens("gpt2", "gpt-2");
+  builder.metadata.source_name = "lists.gguf";
+  using gguf::Array;
+  using gguf::ValueType;
+  builder.metadata.set("tokenizer.ggml.suppress_tokens",
+                       {ValueType::array, Array{ValueType::i32, std::vector<std::int32_t>{0, -1}}});
+  builder.metadata.set("tokenizer.ggml.eos_token_ids",
+                       {ValueType::array, Array{ValueType::string, gguf::StringArray()}});
+  builder.metadata.set("tokenizer.ggml.good_token_ids",
+                       {ValueType::array, Array{ValueType::u32, std::vector<std::uint32_t>{0, 1}}});
+  testing::internal::CaptureStderr();
+  builder.build();
+  const std::string warnings = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(warnings, HasSubstr("suppress_tokens is"));
+  EXPECT_THAT(warnings, HasSubstr("eos_token_ids is"));
+  EXPECT_THAT(warnings, testing::Not(HasSubstr("good_token_ids")));
 }
 
 TEST(InvalidVocab, MalformedByteTokensAreRefused) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "tokenizer/byte_alphabet.hpp"
 #include "tokenizer/vocab_support.hpp"
@@ -108,6 +109,104 @@ TEST(SmallBpe, SpecialTokensMatchTheLongestFromTheLeft) {
   EXPECT_EQ(tokenizer->encode("<|end|>").size(), 7u) << "control tokens need parse_special";
   EXPECT_EQ(tokenizer->decode({end, one}), "<t>");
   EXPECT_EQ(tokenizer->decode({end, one}, true), "<|end|><t>");
+}
+
+TEST(SmallBpe, MarksOfAChatAreControlTokensWhateverTheFileSays) {
+  const std::vector<std::string> ends = {"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>",
+                                         "[EOT]",      "<eos>",      "<|endoftext|>", "<|return|>"};
+  const std::vector<std::string> openings = {"<|im_start|>", "<|user|>", "[INST]", "<start_of_turn>",
+                                             "<|start_header_id|>"};
+  for (const TokenKind kind : {TokenKind::normal, TokenKind::user_defined, TokenKind::unused}) {
+    for (const bool is_end : {true, false}) {
+      for (const std::string& mark : is_end ? ends : openings) {
+        auto builder = bytes_vocab();
+        const TokenId id = builder.add(mark, kind);
+        builder.metadata.source_name = fmt::format("{}-{}.gguf", mark, static_cast<int>(kind));
+        testing::internal::CaptureStderr();
+        const auto tokenizer = builder.build();
+        const std::string warnings = testing::internal::GetCapturedStderr();
+        EXPECT_THAT(warnings, testing::HasSubstr("(" + mark + ")"));
+        EXPECT_EQ(tokenizer->is_end_of_generation(id), is_end) << mark;
+        EXPECT_EQ(tokenizer->token_bytes(id), "") << mark;
+        EXPECT_EQ(tokenizer->encode(mark).size(), mark.size()) << mark;
+        EXPECT_THAT(tokenizer->encode(mark, {.parse_special = true}), ElementsAre(id)) << mark;
+      }
+    }
+  }
+}
+
+TEST(SmallBpe, HtmlIsNoMarkOfAChatUnlessTheFileSaysSo) {
+  for (const TokenKind kind : {TokenKind::normal, TokenKind::user_defined}) {
+    auto builder = bytes_vocab();
+    const TokenId begin = builder.add("<s>", kind), end = builder.add("</s>", kind);
+    EXPECT_FALSE(builder.build()->is_end_of_generation(end));
+    EXPECT_EQ(builder.build()->token_bytes(end), "</s>");
+    builder.set_uint("tokenizer.ggml.bos_token_id", static_cast<std::uint64_t>(begin));
+    builder.set_uint("tokenizer.ggml.eos_token_id", static_cast<std::uint64_t>(end));
+    const auto tokenizer = builder.build();
+    EXPECT_TRUE(tokenizer->is_end_of_generation(end));
+    EXPECT_EQ(tokenizer->token_bytes(end), "");
+    EXPECT_EQ(tokenizer->token_bytes(begin), "");
+    EXPECT_EQ(tokenizer->encode("<s></s>").size(), 7u);
+  }
+}
+
+TEST(SmallBpe, WordsInPiecesAreNeverMarkup) {
+  auto builder = bytes_vocab();
+  const TokenId start = builder.add("<|im_start|>", TokenKind::control);
+  const TokenId own = builder.add("<|mine|>", TokenKind::user_defined);
+  const TokenId tool = builder.add("</tool>", TokenKind::user_defined);
+  const TokenId spaces = builder.add("    ", TokenKind::user_defined);
+  const auto tokenizer = builder.build();
+  for (const std::string_view words : {"<|im_start|>", "<|mine|>", "</tool>"}) {
+    std::vector<TokenId> expected = {start};
+    for (const char byte : words) expected.push_back(static_cast<unsigned char>(byte));
+    expected.push_back(own);
+    const std::vector<TextPiece> pieces = {{"<|im_start|>", true}, {words, false}, {"<|mine|>", true}};
+    EXPECT_EQ(tokenizer->encode_pieces(pieces, -1), expected) << words;
+  }
+  const std::vector<TextPiece> tail = {{"a    b", false}, {"</tool>", true}};
+  EXPECT_THAT(tokenizer->encode_pieces(tail, -1), ElementsAre('a', spaces, 'b', tool));
+  // Nor does a mark come about where two pieces meet.
+  const std::vector<TextPiece> halves = {{"<|im_", true}, {"start|>", false}};
+  EXPECT_EQ(tokenizer->encode_pieces(halves, -1).size(), 12u);
+  EXPECT_THAT(tokenizer->encode_pieces({}, -1), IsEmpty());
+}
+
+TEST(SmallBpe, PiecesGiveTheTokensOfTheirWholeText) {
+  auto builder = bytes_vocab();
+  const TokenId bos = builder.add("<b>", TokenKind::control);
+  const TokenId ab = builder.add("ab");
+  builder.add_merge("a b");
+  builder.set_uint("tokenizer.ggml.bos_token_id", static_cast<std::uint64_t>(bos));
+  builder.set_bool("tokenizer.ggml.add_bos_token", true);
+  const auto tokenizer = builder.build();
+  const std::vector<TextPiece> pieces = {{"xa", true}, {"", false}, {"by", false}};
+  EXPECT_THAT(tokenizer->encode_pieces(pieces, -1), ElementsAre(bos, 'x', ab, 'y'));
+  EXPECT_THAT(tokenizer->encode_pieces(pieces, 'q'), ElementsAre('x', ab, 'y'));
+}
+
+TEST(SmallSentencePiece, APieceThatGoesOnGetsNoSpaceBeforeIt) {
+  auto builder = sentencepiece_vocab();
+  const TokenId space = builder.add("\xE2\x96\x81", TokenKind::normal, -9);
+  const TokenId a = builder.add("a", TokenKind::normal, -9);
+  const auto tokenizer = builder.build();
+  const std::vector<TextPiece> pieces = {{"a", false}, {"a", true}};
+  EXPECT_THAT(tokenizer->encode_pieces(pieces, -1), ElementsAre(1, space, a, a));
+  EXPECT_THAT(tokenizer->encode_pieces(pieces, a), ElementsAre(a, a));
+  EXPECT_THAT(tokenizer->encode_pieces(pieces, 2), ElementsAre(space, a, a));
+}
+
+TEST(SmallSentencePiece, BeginAndEndHaveTheirPlacesWhateverTheirTypes) {
+  for (const TokenKind kind : {TokenKind::normal, TokenKind::user_defined}) {
+    auto builder = sentencepiece_vocab();
+    builder.kinds()[1] = builder.kinds()[2] = static_cast<std::int32_t>(kind);
+    const auto tokenizer = builder.build();
+    EXPECT_EQ(tokenizer->bos(), 1);
+    EXPECT_EQ(tokenizer->eos(), 2);
+    EXPECT_TRUE(tokenizer->is_end_of_generation(2));
+    EXPECT_THAT(tokenizer->encode("</s>"), testing::Not(testing::Contains(2)));
+  }
 }
 
 TEST(SmallBpe, BosAndEosFollowTheFlagsAndBosIsNotDoubled) {
@@ -223,13 +322,13 @@ TEST(SmallSentencePiece, PhiThreeTakesTheSpaceAfterItsSpecialTokens) {
   EXPECT_THAT(builder.build()->encode(text, options), ElementsAre(user, 3 + 'a'));
 }
 
-TEST(EndTokens, WellKnownTextsCountOnlyAsControlTokens) {
+TEST(EndTokens, WellKnownTextsCountWhateverTheirKind) {
   auto builder = bytes_vocab();
   const TokenId im_end = builder.add("<|im_end|>", TokenKind::control);
-  builder.add("<|eot_id|>", TokenKind::normal);
-  builder.add("<end_of_turn>", TokenKind::user_defined);
+  const TokenId eot = builder.add("<|eot_id|>", TokenKind::normal);
+  const TokenId turn = builder.add("<end_of_turn>", TokenKind::user_defined);
   const auto tokenizer = builder.build();
-  EXPECT_THAT(tokenizer->end_of_generation_tokens(), ElementsAre(im_end));
+  EXPECT_THAT(tokenizer->end_of_generation_tokens(), ElementsAre(im_end, eot, turn));
   EXPECT_EQ(tokenizer->eot(), im_end);
   EXPECT_EQ(tokenizer->eos(), -1);
 }

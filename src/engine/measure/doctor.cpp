@@ -1,15 +1,22 @@
 #include "sluice/doctor.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <ctime>
 #include <limits>
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "engine/measure/doctor_judge.hpp"
 #include "engine/measure/profile_drives.hpp"
 #include "engine/model/prepare.hpp"
+#include "gguf/raw_pieces.hpp"
+#include "residency/zero_check.hpp"
 #include "sluice/error.hpp"
 #include "sluice/planning.hpp"
 
@@ -59,6 +66,33 @@ void find_place(const fs::path& path, engine::ModelHealth& model) {
   }
 }
 
+/// Looks closer than opening a model does. What it finds says its cure.
+void look_at_weights(const fs::path& path, engine::ModelHealth& model) {
+  constexpr std::size_t k_n_samples = 16;
+  try {
+    const gguf::ModelFile file = engine::parse_header(path, nullptr);
+    std::vector<std::unique_ptr<storage::File>> shards;
+    for (const gguf::ShardInfo& shard : file.shards) shards.push_back(storage::File::open(shard.path, true));
+    std::uint64_t read_bytes = 0;
+    residency::check_weights(file, shards, k_n_samples, &read_bytes);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_file && error.code() != ErrorCode::io) throw;
+    model.damage = error.what();
+    model.damage_says_cure = error.code() == ErrorCode::invalid_file;
+  }
+}
+
+/// A first piece of a file that was cut looks like an incomplete download.
+void look_for_pieces(const fs::path& path, engine::ModelHealth& model) {
+  const auto open = [](const std::string& name) {
+    return storage::make_byte_source(storage::File::open(name, false));
+  };
+  const auto piece = gguf::describe_raw_piece(path.string(), open);
+  if (!piece) return;
+  model.damage = fmt::format("{}: {}", path.string(), *piece);
+  model.damage_says_cure = true;
+}
+
 /// Shards and drives, of a model whose header is good.
 void find_drive(const ProfileOptions& options, const Profile& kept, std::int64_t now,
                 engine::ModelHealth& model) {
@@ -82,6 +116,11 @@ engine::ModelHealth look_at_model(const DoctorOptions& options, const ProfileOpt
   engine::ModelHealth model;
   model.path = options.path.string();
   plan(options, model);
+  if (model.missing_bytes != 0 || !model.damage.empty()) {
+    look_for_pieces(options.path, model);
+  } else if (model.unsupported.empty()) {
+    look_at_weights(options.path, model);
+  }
   find_place(options.path, model);
   if (!model.damage.empty()) return model;
   if (!options.profile_folder.empty()) {

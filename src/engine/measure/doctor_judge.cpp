@@ -90,7 +90,7 @@ class Judge {
   void model(const ModelHealth& model) {
     if (!model.damage.empty()) {
       add(Severity::problem, "model", model.damage,
-          "download it again, or all of its shards into one folder");
+          model.damage_says_cure ? "" : "download it again, or all of its shards into one folder");
       return;
     }
     if (model.missing_bytes != 0) {

@@ -13,8 +13,9 @@ namespace sluice::engine {
 /// What is known of the model's files and of their drive.
 struct ModelHealth {
   std::string path;
-  std::string
-      damage;  ///< Why the header is refused (a missing shard, a bad tensor, ...); empty when it is good.
+  /// Why the files are refused (a missing shard, a bad tensor, weights that are zero, ...); empty when good.
+  std::string damage;
+  bool damage_says_cure = false;
   std::uint64_t missing_bytes = 0;  ///< What the files lack of what their header promises.
   std::string unsupported;          ///< Why this version cannot run it.
   std::string refusal;              ///< Why no plan fits the budget.

@@ -176,6 +176,7 @@ std::uint64_t Opener::read_header(const std::filesystem::path& path) {
   const std::optional<std::uint64_t> kernel_bytes_before = platform::read_storage_bytes();
   std::uint64_t header_bytes = 0;
   std::unique_ptr<Prepared> prepared = prepare(parse_header(path, &header_bytes), options_, false);
+  check_weights(*prepared);
   auto tokenizer = std::make_shared<Tokenizer::Impl>();
   tokenizer->tokenizer = std::move(prepared->tokenizer);
   impl_ = std::make_unique<Model::Impl>(Tokenizer(std::move(tokenizer)));

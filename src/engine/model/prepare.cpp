@@ -11,6 +11,7 @@
 #include "residency/roles.hpp"
 #include "residency/row_gather.hpp"
 #include "residency/weight_store.hpp"
+#include "residency/zero_check.hpp"
 
 namespace sluice::engine {
 namespace {
@@ -100,6 +101,10 @@ std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& optio
   return prepared;
 }
 
+void check_weights(Prepared& prepared, std::size_t n_samples) {
+  residency::check_weights(prepared.file, prepared.shards, n_samples, &prepared.probe_read_bytes);
+}
+
 residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& ops) {
   residency::ModelFacts facts;
   const std::vector<const gguf::TensorInfo*> pinned = prepared.tensors.pinned();
@@ -110,6 +115,9 @@ residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& 
     std::uint64_t bytes = 0;
     for (const auto* tensor : pinned) {
       if (residency::classify_tensor(tensor->name) == role) bytes += tensor->size_bytes;
+    }
+    for (const auto* tensor : prepared.tensors.vectors()) {
+      if (residency::classify_tensor(tensor->name) == role) bytes += model::converted_vector_bytes(*tensor);
     }
     if (bytes != 0) facts.pinned_bytes.emplace_back(role, bytes);
   }

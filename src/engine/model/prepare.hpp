@@ -31,7 +31,8 @@ struct Prepared {
   std::vector<std::unique_ptr<storage::File>> copies;  ///< Of the shards; empty without a second copy.
   std::uint32_t alignment_bytes = 1;                   ///< The widest that direct reads of a shard need.
   residency::UnitMap units;
-  std::uint64_t probe_read_bytes = 0;  ///< Read to find out whether direct reads work, and to compare copies.
+  /// Read to find out whether direct reads work and weights are there, and to compare copies.
+  std::uint64_t probe_read_bytes = 0;
 };
 
 /// Parses the header of a model given by any shard; reads nothing else. Adds the bytes read to *read_bytes.
@@ -47,6 +48,10 @@ std::string model_name(const gguf::ModelFile& file);
 /// `assumed_alignment` no shard is opened, for a model that is only planned and may not exist.
 std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& options, bool keep_metadata,
                                   std::optional<std::uint32_t> assumed_alignment = {});
+
+/// Reads `n_samples` blocks of every matrix. Throws Error(invalid_file) where weights were never written
+/// (residency/zero_check.hpp).
+void check_weights(Prepared& prepared, std::size_t n_samples = 1);
 
 /// The planner's view of a prepared model; refers to both arguments.
 residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& ops);

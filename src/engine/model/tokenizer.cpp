@@ -21,6 +21,12 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special, 
   return require(*impl_).encode(text, {add_special, parse_special});
 }
 
+std::vector<TokenId> Tokenizer::encode_pieces(std::span<const TextPiece> pieces, TokenId previous) const {
+  std::vector<tokenizer::TextPiece> inner;
+  for (const TextPiece& piece : pieces) inner.push_back({piece.text, piece.is_markup});
+  return require(*impl_).encode_pieces(inner, previous);
+}
+
 std::string Tokenizer::decode(const std::vector<TokenId>& tokens, bool special) const {
   return require(*impl_).decode(tokens, special);
 }

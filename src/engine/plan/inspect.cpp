@@ -52,6 +52,7 @@ Inspection inspect(const std::filesystem::path& path, const OpenOptions& options
   std::unique_ptr<engine::Prepared> prepared;
   try {
     prepared = engine::prepare(std::move(file), options, false);
+    engine::check_weights(*prepared);
   } catch (const Error& error) {
     inspection.why_not = error.what();
     return inspection;

@@ -42,6 +42,46 @@ TEST(Open, SplitFilesGiveTheSameBitsFromAnyShard) {
   for (const auto& shard : shards) EXPECT_EQ(logits_of(shard), expected) << shard;
 }
 
+TEST(Open, EveryAlignmentThatIsAMultipleOfEightGivesTheSameBits) {
+  const test::TempDir dir;
+  const std::vector<float> expected = logits_of(test::write_tiny_model(dir.path(), {}));
+  for (const std::uint32_t alignment : {8u, 24u, 40u, 64u, 1000u, 4096u, 65'536u}) {
+    test::TinyModel model;
+    model.alignment_bytes = alignment;
+    EXPECT_EQ(logits_of(test::write_tiny_model(dir.path(), model)), expected) << alignment;
+  }
+}
+
+TEST(Open, VectorsOfEveryFloatTypeGiveTheSameBits) {
+  using gguf::TensorType;
+  const test::TempDir dir;
+  for (const char* architecture : {"qwen3moe", "qwen2"}) {
+    test::TinyModel model;
+    model.architecture = architecture;
+    model.rope_freqs = true;
+    if (std::string_view(architecture) == "qwen2") model.n_experts = 0;
+    model.vector_type = TensorType::f32;
+    const auto path = test::write_tiny_model(dir.path(), model);
+    const std::vector<float> expected = logits_of(path);
+    const auto norm_bytes = [&] {
+      for (const PlanItem& item : inspect(path).plan.items) {
+        if (item.what == "norms") return item.bytes;
+      }
+      return std::uint64_t{0};
+    };
+    const std::uint64_t norm_bytes_f32 = norm_bytes();
+    for (const TensorType type : {TensorType::f16, TensorType::bf16, TensorType::f64}) {
+      model.vector_type = type;
+      test::write_tiny_model(dir.path(), model);
+      EXPECT_EQ(logits_of(path), expected) << gguf::type_name(type);
+      EXPECT_GT(norm_bytes(), norm_bytes_f32) << "the converted ones take memory, too";
+    }
+    model.vector_type = TensorType::i32;
+    test::write_tiny_model(dir.path(), model);
+    EXPECT_NE(refusal(path, ErrorCode::unsupported).find("F16"), std::string::npos);
+  }
+}
+
 TEST(Open, MissingShardIsNamed) {
   const test::TempDir dir;
   const auto shards = test::write_tiny_shards(dir.path(), {}, 3);
