@@ -60,6 +60,8 @@ std::optional<PieceName> parse_piece_name(const std::string& path) {
       k_flags);
   // x.gguf.00, x.gguf.aa, x.ggufab, x.001
   static const std::regex behind_extension(R"(^(.*\.gguf)([._-]?)(\d{1,5}|[a-z]{1,2}|a[a-z]{2})$)", k_flags);
+  // xaa, as split calls its pieces when nobody says otherwise.
+  static const std::regex plain_letters(R"(^()(x)([a-z]{2})$)");
   static const std::regex plain_number(R"(^(.+)(\.)(\d{3})$)", k_flags);
 
   std::smatch match;
@@ -71,7 +73,8 @@ std::optional<PieceName> parse_piece_name(const std::string& path) {
     piece.is_shard_name = match.length(3) == 0 && match.length(8) != 0;
   } else if (std::regex_match(name, match, with_word)) {
     index_group = 5;
-  } else if (std::regex_match(name, match, behind_extension) || std::regex_match(name, match, plain_number)) {
+  } else if (std::regex_match(name, match, behind_extension) ||
+             std::regex_match(name, match, plain_letters) || std::regex_match(name, match, plain_number)) {
     index_group = 3;
   } else {
     return std::nullopt;

@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::size_t k_line_bytes = 64;
 constexpr std::uint64_t k_sample_bytes = 4096;
+/// A hole says more than zeros do: somebody left it out.
+constexpr std::uint64_t k_hole_bytes = 16 * 1024;
 
 bool is_zero(std::span<const std::byte> data) noexcept {
   // Every byte equals its neighbour, and the first is zero.
@@ -24,6 +26,12 @@ bool is_zero(std::span<const std::byte> data) noexcept {
 std::uint64_t bytes_before_padding(std::uint64_t part_bytes) noexcept {
   return part_bytes <= k_zero_run_bytes ? part_bytes
                                         : std::max(k_zero_run_bytes, part_bytes - part_bytes / 8);
+}
+
+/// Places evenly over the tensor; one place is the middle.
+std::uint64_t sample_offset(const gguf::TensorInfo& tensor, std::size_t i, std::size_t n) noexcept {
+  const std::uint64_t step = tensor.size_bytes / n;
+  return i * step + step / 2;
 }
 
 /// One tensor in its file, read in blocks.
@@ -66,15 +74,34 @@ class TensorReader {
     const std::uint64_t part = part_bytes();
     for (std::uint64_t begin = from / part * part; begin < to; begin += part) {
       const std::uint64_t end = begin + bytes_before_padding(part);
-      check_range(std::max(from, begin), std::min(to, end), std::min(k_zero_run_bytes, end - begin));
+      const std::uint64_t first = std::max(from, begin), last = std::min(to, end);
+      if (first >= last || last - first < std::min(k_hole_bytes, end - begin)) continue;
+      if (is_hole(first, last)) fail({first, last - first});
     }
   }
 
-  /// One look, for file systems that call something a hole that is not written back yet.
-  void check_range(std::uint64_t from, std::uint64_t to, std::uint64_t enough) {
-    if (from < to && to - from >= enough && is_zero_at(from, std::min(k_sample_bytes, to - from))) {
-      fail({from, to - from});
+  /// Embeddings: a hole is a fault unless padding is all there is behind it, or its rows are of no text.
+  void check_row_hole(std::uint64_t from, std::uint64_t to, IsTrainedRow is_trained) {
+    const bool is_padding = tensor_.size_bytes - to < k_hole_bytes && from >= tensor_.size_bytes / 2;
+    if (is_padding || to - from < std::min(k_hole_bytes, tensor_.size_bytes)) return;
+    if (has_trained_rows(from, to, is_trained) && is_hole(from, to)) fail({from, to - from});
+  }
+
+  void check_row_samples(IsTrainedRow is_trained) {
+    constexpr std::size_t k_places = 16;
+    std::optional<ZeroRun> zeros;
+    for (std::size_t i = 0; i < k_places; ++i) {
+      const std::uint64_t offset = sample_offset(tensor_, i, k_places);
+      if (!is_zero_at(offset, std::min(k_sample_bytes, tensor_.size_bytes - offset))) {
+        // Not padding: weights follow.
+        if (zeros) fail(*zeros);
+        continue;
+      }
+      const ZeroRun run{offset, std::min(k_zero_run_bytes, tensor_.size_bytes - offset)};
+      if (zeros || !has_trained_rows(offset, offset + run.bytes, is_trained)) continue;
+      if (is_zero_at(offset, run.bytes)) zeros = run;
     }
+    if (zeros && zeros->offset_bytes < tensor_.size_bytes / 2) fail(*zeros);
   }
 
   [[noreturn]] void fail(const ZeroRun& run) const {
@@ -82,38 +109,29 @@ class TensorReader {
   }
 
  private:
+  /// One look, for file systems that call something a hole that is not written back yet.
+  bool is_hole(std::uint64_t from, std::uint64_t to) {
+    return is_zero_at(from, std::min(k_sample_bytes, to - from));
+  }
+  /// Half of the whole rows in [from, to), or of the row that it lies in.
+  bool has_trained_rows(std::uint64_t from, std::uint64_t to, IsTrainedRow is_trained) const {
+    const std::uint64_t row_bytes = gguf::row_bytes(tensor_.type, tensor_.dims[0]);
+    std::uint64_t first = (from + row_bytes - 1) / row_bytes, end = to / row_bytes;
+    if (first >= end) end = (first = from / row_bytes) + 1;
+    std::uint64_t n_trained = 0;
+    for (std::uint64_t row = first; row < end; ++row) n_trained += is_trained(row) ? 1 : 0;
+    return 2 * n_trained >= end - first;
+  }
+
   const gguf::TensorInfo& tensor_;
   const storage::File& file_;
   std::uint64_t* read_bytes_;
   std::vector<std::byte> buffer_;
 };
 
-/// Places evenly over the tensor; one place is the middle.
-std::uint64_t sample_offset(const gguf::TensorInfo& tensor, std::size_t i, std::size_t n) noexcept {
-  const std::uint64_t step = tensor.size_bytes / n;
-  return i * step + step / 2;
-}
-
-void check_samples(const gguf::TensorInfo& tensor, const storage::File& file, std::size_t n_samples,
-                   std::uint64_t* read_bytes) {
-  TensorReader reader(tensor, file, read_bytes);
-  if (zero_rule(tensor) == ZeroRule::no_run) {
-    for (std::size_t i = 0; i < n_samples; ++i) reader.check_sample(sample_offset(tensor, i, n_samples));
-    return;
-  }
-  // Padding is at the end or scattered: more places must agree, the first rows among them.
-  constexpr std::size_t k_places = 16;
-  if (!reader.is_zero_at(tensor.size_bytes / 2, std::min(k_sample_bytes, tensor.size_bytes / 2))) return;
-  for (std::size_t i = 0; i < k_places; ++i) {
-    const std::uint64_t offset = tensor.size_bytes / k_places * i;
-    if (!reader.is_zero_at(offset, std::min(k_sample_bytes, tensor.size_bytes - offset))) return;
-  }
-  reader.fail({0, tensor.size_bytes});
-}
-
 /// A hole as the file system knows it: the file has no data there and reads as zeros.
 void check_hole(const gguf::ModelFile& file, std::uint32_t shard_idx, const storage::File& shard,
-                const storage::FileRange& hole, std::uint64_t* read_bytes) {
+                const storage::FileRange& hole, IsTrainedRow is_trained, std::uint64_t* read_bytes) {
   for (const gguf::TensorInfo& tensor : file.tensors) {
     const ZeroRule rule = zero_rule(tensor);
     const std::uint64_t end = tensor.offset_bytes + tensor.size_bytes;
@@ -127,7 +145,7 @@ void check_hole(const gguf::ModelFile& file, std::uint32_t shard_idx, const stor
     if (rule == ZeroRule::no_run) {
       reader.check_hole(from, to);
     } else {
-      reader.check_range(from, to, tensor.size_bytes);
+      reader.check_row_hole(from, to, is_trained);
     }
   }
 }
@@ -156,7 +174,7 @@ ZeroRule zero_rule(const gguf::TensorInfo& tensor) noexcept {
   switch (classify_tensor(tensor.name)) {
     case Role::token_embedding:
     case Role::output_head:
-      return ZeroRule::not_whole;
+      return ZeroRule::by_row;
     case Role::attention:
     case Role::router:
     case Role::shared_expert:
@@ -179,7 +197,7 @@ void fail_zeros(std::string_view path, std::string_view tensor_name, std::uint64
 }
 
 void check_weights(const gguf::ModelFile& file, std::span<const std::unique_ptr<storage::File>> shards,
-                   std::size_t n_samples, std::uint64_t* read_bytes) {
+                   std::size_t n_samples, IsTrainedRow is_trained, std::uint64_t* read_bytes) {
   constexpr std::size_t k_max_holes = 4096;
   for (std::uint32_t shard_idx = 0; shard_idx < shards.size(); ++shard_idx) {
     const storage::File& shard = *shards[shard_idx];
@@ -187,13 +205,17 @@ void check_weights(const gguf::ModelFile& file, std::span<const std::unique_ptr<
     for (std::size_t n_holes = 0; n_holes < k_max_holes; ++n_holes) {
       const std::optional<storage::FileRange> hole = shard.next_hole(from);
       if (!hole) break;
-      if (hole->end - hole->begin >= k_sample_bytes) check_hole(file, shard_idx, shard, *hole, read_bytes);
+      if (hole->end - hole->begin >= k_sample_bytes)
+        check_hole(file, shard_idx, shard, *hole, is_trained, read_bytes);
       from = hole->end;
     }
   }
   for (const gguf::TensorInfo& tensor : file.tensors) {
-    if (zero_rule(tensor) == ZeroRule::allowed) continue;
-    check_samples(tensor, *shards[tensor.shard_idx], n_samples, read_bytes);
+    TensorReader reader(tensor, *shards[tensor.shard_idx], read_bytes);
+    const ZeroRule rule = zero_rule(tensor);
+    if (rule == ZeroRule::by_row) reader.check_row_samples(is_trained);
+    if (rule != ZeroRule::no_run) continue;
+    for (std::size_t i = 0; i < n_samples; ++i) reader.check_sample(sample_offset(tensor, i, n_samples));
   }
 }
 

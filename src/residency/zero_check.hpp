@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/function_ref.hpp"
 #include "gguf/reader.hpp"
 #include "storage/file.hpp"
 
@@ -28,9 +29,9 @@ struct ZeroRun {
 std::optional<ZeroRun> find_zeros(std::span<const std::byte> data, std::size_t max_places) noexcept;
 
 enum class ZeroRule {
-  allowed,    ///< Norms, biases, tables, and whatever no graph uses.
-  not_whole,  ///< Embeddings and output head: padding is zero.
-  no_run,     ///< All other matrices.
+  allowed,  ///< Norms, biases, tables, and whatever no graph uses.
+  by_row,   ///< Embeddings and output head: rows of tokens that no text has may be zero.
+  no_run,   ///< All other matrices.
 };
 ZeroRule zero_rule(const gguf::TensorInfo& tensor) noexcept;
 
@@ -38,10 +39,15 @@ ZeroRule zero_rule(const gguf::TensorInfo& tensor) noexcept;
 [[noreturn]] void fail_zeros(std::string_view path, std::string_view tensor_name, std::uint64_t file_offset,
                              std::uint64_t bytes);
 
+/// Whether a row of the embeddings or the output head belongs to a token that texts have.
+using IsTrainedRow = base::FunctionRef<bool(std::uint64_t row)>;
+
 /// Looks for holes in the files, which costs no read, and reads `n_samples` blocks of 4 KiB of every matrix;
-/// of a matrix that holds all experts of a layer they lie in different experts. Throws Error(invalid_file)
-/// where zeros are that zero_rule() does not allow. Adds the bytes read to *read_bytes.
+/// of a matrix that holds all experts of a layer they lie in different experts, of embeddings and output head
+/// there are
+/// 16. Throws Error(invalid_file) where zeros are that zero_rule() does not allow. Adds the bytes read to
+/// *read_bytes.
 void check_weights(const gguf::ModelFile& file, std::span<const std::unique_ptr<storage::File>> shards,
-                   std::size_t n_samples, std::uint64_t* read_bytes);
+                   std::size_t n_samples, IsTrainedRow is_trained, std::uint64_t* read_bytes);
 
 }  // namespace sluice::residency

@@ -68,6 +68,10 @@ TEST(RawPieces, EachOfThemSaysHowToJoinThem) {
       {{"x.Q4_K_M-part-1-of-2.gguf", "x.Q4_K_M-part-2-of-2.gguf"}, "x.Q4_K_M.gguf"},
       {{"x.part1.gguf", "x.part2.gguf"}, "x.gguf"},
       {{"x.001", "x.002"}, "x.gguf"},
+      {{"xaa", "xab"}, "model.gguf"},
+      {{"x.gguf_part_00", "x.gguf_part_01"}, "x.gguf"},
+      {{"x.gguf.partaa", "x.gguf.partab"}, "x.gguf"},
+      {{"x.gguf-00001-of-00002", "x.gguf-00002-of-00002"}, "x.gguf"},
       {{"x-00001-of-00002.gguf", "x-00002-of-00002.gguf"}, "x.gguf"},
   };
   for (const Naming& naming : namings) {

@@ -77,8 +77,8 @@ TEST(ZeroRules, FollowRoleAndShape) {
     std::copy(dims.begin(), dims.end(), tensor.dims.begin());
     return zero_rule(tensor);
   };
-  EXPECT_EQ(rule("token_embd.weight", {64, 100}), ZeroRule::not_whole);
-  EXPECT_EQ(rule("output.weight", {64, 100}), ZeroRule::not_whole);
+  EXPECT_EQ(rule("token_embd.weight", {64, 100}), ZeroRule::by_row);
+  EXPECT_EQ(rule("output.weight", {64, 100}), ZeroRule::by_row);
   EXPECT_EQ(rule("blk.3.attn_q.weight", {64, 64}), ZeroRule::no_run);
   EXPECT_EQ(rule("blk.3.ffn_down.weight", {64, 64}), ZeroRule::no_run);
   EXPECT_EQ(rule("blk.3.ffn_gate_exps.weight", {64, 64, 8}), ZeroRule::no_run);
@@ -105,7 +105,8 @@ class ZeroFiles : public ::testing::Test {
     shards.push_back(storage::File::open(path_.string(), true));
     std::uint64_t read_bytes = 0;
     try {
-      check_weights(file_, shards, n_samples, &read_bytes);
+      check_weights(
+          file_, shards, n_samples, [this](std::uint64_t row) { return is_trained_(row); }, &read_bytes);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::invalid_file);
       return error.what();
@@ -131,6 +132,7 @@ class ZeroFiles : public ::testing::Test {
     close(fd);
   }
 
+  std::function<bool(std::uint64_t)> is_trained_ = [](std::uint64_t) { return true; };
   test::TempDir dir_;
   test::TinyModel model_;
   std::filesystem::path path_;
@@ -176,9 +178,44 @@ TEST_F(ZeroFiles, AHoleOfOneExpertIsFound) {
   EXPECT_THAT(checked(), HasSubstr("blk.0.ffn_up_exps.weight"));
 }
 
+TEST_F(ZeroFiles, RowsOfWordsAreNotZeroButForPadding) {
+  const gguf::TensorInfo& embedding = tensor("token_embd.weight");
+  const std::uint64_t begin = embedding.offset_bytes, size = embedding.size_bytes;
+  ASSERT_GE(size / 4, k_zero_run_bytes);
+  const auto write = [&](bool as_hole, double from, double to) {
+    const auto at = [&](double share) {
+      return begin + static_cast<std::uint64_t>(share * static_cast<double>(size));
+    };
+    if (as_hole) {
+      write_hole(at(from), at(to));
+    } else {
+      write_zeros(at(from), at(to));
+    }
+  };
+  for (const bool as_hole : {false, true}) {
+    for (const double from : {0.0, 0.1, 0.45}) {
+      write(as_hole, from, from + 0.4);
+      is_trained_ = [](std::uint64_t) { return true; };
+      EXPECT_THAT(checked(), HasSubstr("token_embd.weight")) << from << as_hole;
+      // Reserved tokens, which no text has.
+      const std::uint64_t n_rows = embedding.dims[1];
+      is_trained_ = [=](std::uint64_t row) {
+        const double share = static_cast<double>(row) / static_cast<double>(n_rows);
+        return share < from || share > from + 0.4;
+      };
+      EXPECT_EQ(checked(), "") << from << as_hole;
+    }
+    is_trained_ = [](std::uint64_t) { return true; };
+    write(as_hole, 0.6, 1.0);
+    EXPECT_EQ(checked(), "") << as_hole;
+    write(as_hole, 0.2, 1.0);
+    EXPECT_THAT(checked(), HasSubstr("token_embd.weight")) << as_hole;
+  }
+}
+
 TEST_F(ZeroFiles, PaddingAndVectorsMayBeZero) {
   const gguf::TensorInfo& embedding = tensor("token_embd.weight");
-  write_zeros(embedding.offset_bytes + embedding.size_bytes / 3,
+  write_zeros(embedding.offset_bytes + embedding.size_bytes / 3 * 2,
               embedding.offset_bytes + embedding.size_bytes);
   EXPECT_EQ(checked(16), "");
   const gguf::TensorInfo& norm = tensor("blk.1.attn_norm.weight");

@@ -7,16 +7,13 @@
 #include <cstdint>
 #include <ctime>
 #include <limits>
-#include <memory>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "engine/measure/doctor_judge.hpp"
 #include "engine/measure/profile_drives.hpp"
 #include "engine/model/prepare.hpp"
 #include "gguf/raw_pieces.hpp"
-#include "residency/zero_check.hpp"
 #include "sluice/error.hpp"
 #include "sluice/planning.hpp"
 
@@ -67,14 +64,11 @@ void find_place(const fs::path& path, engine::ModelHealth& model) {
 }
 
 /// Looks closer than opening a model does. What it finds says its cure.
-void look_at_weights(const fs::path& path, engine::ModelHealth& model) {
+void look_at_weights(const DoctorOptions& options, engine::ModelHealth& model) {
   constexpr std::size_t k_n_samples = 16;
   try {
-    const gguf::ModelFile file = engine::parse_header(path, nullptr);
-    std::vector<std::unique_ptr<storage::File>> shards;
-    for (const gguf::ShardInfo& shard : file.shards) shards.push_back(storage::File::open(shard.path, true));
-    std::uint64_t read_bytes = 0;
-    residency::check_weights(file, shards, k_n_samples, &read_bytes);
+    const auto prepared = engine::prepare(engine::parse_header(options.path, nullptr), options.open, false);
+    engine::check_weights(*prepared, k_n_samples);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::invalid_file && error.code() != ErrorCode::io) throw;
     model.damage = error.what();
@@ -119,7 +113,7 @@ engine::ModelHealth look_at_model(const DoctorOptions& options, const ProfileOpt
   if (model.missing_bytes != 0 || !model.damage.empty()) {
     look_for_pieces(options.path, model);
   } else if (model.unsupported.empty()) {
-    look_at_weights(options.path, model);
+    look_at_weights(options, model);
   }
   find_place(options.path, model);
   if (!model.damage.empty()) return model;

@@ -102,7 +102,13 @@ std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& optio
 }
 
 void check_weights(Prepared& prepared, std::size_t n_samples) {
-  residency::check_weights(prepared.file, prepared.shards, n_samples, &prepared.probe_read_bytes);
+  const tokenizer::Tokenizer* words = prepared.tokenizer.get();
+  const auto is_trained = [words](std::uint64_t row) {
+    if (words == nullptr) return true;
+    return row < words->vocab_size() &&
+           words->token_kind(static_cast<TokenId>(row)) == tokenizer::TokenKind::normal;
+  };
+  residency::check_weights(prepared.file, prepared.shards, n_samples, is_trained, &prepared.probe_read_bytes);
 }
 
 residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& ops) {

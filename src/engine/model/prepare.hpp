@@ -49,8 +49,8 @@ std::string model_name(const gguf::ModelFile& file);
 std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& options, bool keep_metadata,
                                   std::optional<std::uint32_t> assumed_alignment = {});
 
-/// Reads `n_samples` blocks of every matrix. Throws Error(invalid_file) where weights were never written
-/// (residency/zero_check.hpp).
+/// Reads `n_samples` blocks of every matrix; the tokenizer must still be there. Throws Error(invalid_file)
+/// where weights were never written (residency/zero_check.hpp).
 void check_weights(Prepared& prepared, std::size_t n_samples = 1);
 
 /// The planner's view of a prepared model; refers to both arguments.
