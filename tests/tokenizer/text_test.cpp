@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -97,6 +98,7 @@ class PieceTokenizer final : public Tokenizer {
  public:
   explicit PieceTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
   std::vector<TokenId> encode(std::string_view, const EncodeOptions&) const override { return {}; }
+  std::vector<TokenId> encode_pieces(std::span<const TextPiece>, TokenId) const override { return {}; }
   std::string token_bytes(TokenId token, bool) const override {
     return pieces_.at(static_cast<std::size_t>(token));
   }
