@@ -63,7 +63,8 @@ class WeightStore {
 
   /// Reads the tensors into the pinned region, those of each block together, and takes memory for them part
   /// by part. Throws Error(io) naming tensor, path and offset, Error(invalid_file) where weights are zero
-  /// (zero_check.hpp), and Error(budget) when `may_take` refuses; nothing is then pinned, and it may be tried again.
+  /// (zero_check.hpp), and Error(budget) when `may_take` refuses; nothing is then pinned, and it may be tried
+  /// again.
   void load_pinned(std::span<const gguf::TensorInfo* const> tensors, std::span<const TensorBlock> blocks,
                    MayTake may_take);
   /// Address of a pinned tensor, or null when it is not pinned. It never changes, but while a block is given
