@@ -106,7 +106,7 @@ void check_weights(Prepared& prepared, std::size_t n_samples) {
   const auto is_trained = [words](std::uint64_t row) {
     if (words == nullptr) return true;
     return row < words->vocab_size() &&
-           words->token_kind(static_cast<TokenId>(row)) == tokenizer::TokenKind::normal;
+           words->token_kind(static_cast<tokenizer::TokenId>(row)) == tokenizer::TokenKind::normal;
   };
   residency::check_weights(prepared.file, prepared.shards, n_samples, is_trained, &prepared.probe_read_bytes);
 }
