@@ -49,7 +49,7 @@ ModelInfo make_info(const Prepared& prepared) {
 }
 
 void check_options(const OpenOptions& options) {
-  constexpr std::uint32_t k_max_sequences = 4096, k_max_chunk_rows = 16'384;
+  constexpr std::uint32_t k_max_chunk_rows = 16'384;
   if (options.max_sequences == 0 || options.max_sequences > k_max_sequences) {
     base::fail(ErrorCode::invalid_argument, "{} sequences were asked for; expected 1 to {}",
                options.max_sequences, k_max_sequences);

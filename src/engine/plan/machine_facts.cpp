@@ -49,9 +49,10 @@ void set_total(const platform::MemoryLimits& limits, residency::MachineFacts& fa
 }  // namespace
 
 int thread_count(const OpenOptions& options) {
-  if (options.n_threads < 0 || options.n_threads > base::ThreadPool::k_max_threads) {
+  static_assert(k_max_threads == base::ThreadPool::k_max_threads);
+  if (options.n_threads < 0 || options.n_threads > k_max_threads) {
     base::fail(ErrorCode::invalid_argument, "{} threads were asked for; expected 1 to {}, or 0 to choose",
-               options.n_threads, base::ThreadPool::k_max_threads);
+               options.n_threads, k_max_threads);
   }
   return options.n_threads == 0 ? platform::usable_cpus() : options.n_threads;
 }
