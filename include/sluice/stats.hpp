@@ -41,6 +41,8 @@ struct Stats {
   std::uint64_t budget_bytes = 0;
   std::uint64_t rss_bytes = 0;
   std::uint64_t peak_rss_bytes = 0;
+  std::uint64_t swapped_bytes =
+      0;                           ///< Of the process, on the swap drive now; weights there come back slowly.
   std::uint64_t pinned_bytes = 0;  ///< Now; less than planned while others need the memory.
   std::uint64_t kv_bytes = 0;
   std::uint64_t scratch_bytes = 0;

@@ -10,8 +10,11 @@ class SplitMix64 {
   explicit SplitMix64(std::uint64_t seed) noexcept : state_(seed) {}
 
   std::uint64_t next() noexcept {
-    std::uint64_t z = state_ += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    const std::uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+    return mix((z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u);
+  }
+  /// The last steps of a draw: spreads the bits of a product over all 64.
+  static constexpr std::uint64_t mix(std::uint64_t z) noexcept {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
   }

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "base/clock.hpp"
+#include "base/random.hpp"
 #include "cli/commands.hpp"
 #include "cli/json.hpp"
 #include "cli/models.hpp"
@@ -55,14 +56,10 @@ std::uint32_t context_for(const BenchCommand& command, const std::vector<BenchTe
   return command.open.n_ctx != 0 ? command.open.n_ctx : needed;
 }
 
-/// Fixed tokens without a pattern: the `index`-th of stream `stream` (splitmix64 of Steele, Lea and Flood
-/// 2014). Text would do as well, but a model without a vocabulary cannot read any.
+/// Fixed tokens without a pattern: the `index`-th of stream `stream` (a draw of SplitMix64). Text would do as
+/// well, but a model without a vocabulary cannot read any.
 TokenId token_of(std::uint64_t stream, std::uint64_t index, std::uint32_t n_vocab) {
-  std::uint64_t x = (stream << 32) + index + 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  x ^= x >> 31;
-  return static_cast<TokenId>(x % n_vocab);
+  return static_cast<TokenId>(base::SplitMix64((stream << 32) + index).below(n_vocab));
 }
 
 void fill_tokens(std::vector<TokenId>& tokens, std::uint32_t n, std::uint64_t stream, std::uint32_t n_vocab) {

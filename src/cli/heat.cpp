@@ -1,30 +1,14 @@
 #include "cli/heat.hpp"
 
-#include <cstdlib>
+#include "base/cache_folder.hpp"
 
 namespace sluice::cli {
-namespace {
 
-namespace fs = std::filesystem;
-
-/// The XDG specification has relative paths ignored.
-fs::path absolute_of(const char* variable) {
-  const char* value = std::getenv(variable);
-  const fs::path path = value != nullptr ? value : "";
-  return path.is_absolute() ? path : fs::path();
-}
-
-}  // namespace
-
-fs::path heat_place(const std::string& option) {
+std::filesystem::path heat_place(const std::string& option) {
   if (option == "off") return {};
   if (option != "auto") return option;
-  fs::path cache = absolute_of("XDG_CACHE_HOME");
-  if (cache.empty()) {
-    cache = absolute_of("HOME");
-    if (cache.empty()) return {};
-    cache /= ".cache";
-  }
+  const std::filesystem::path cache = base::cache_folder();
+  if (cache.empty()) return {};
   return cache / "sluice" / "heat" / "";
 }
 

@@ -12,38 +12,23 @@
 #include <string_view>
 #include <utility>
 
+#include "base/descriptor.hpp"
 #include "base/error.hpp"
 #include "base/units.hpp"
 #include "cli/output.hpp"
 
 namespace sluice::cli {
-namespace {
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ > STDERR_FILENO) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const noexcept { return fd_; }
-
- private:
-  int fd_;
-};
-
-}  // namespace
 
 std::string read_text(const std::string& path) {
   const bool standard = path == "-";
   const std::string name = standard ? "standard input" : path;
-  const Descriptor file(standard ? STDIN_FILENO : open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0) base::fail(ErrorCode::io, "cannot open {}: {}", name, std::strerror(errno));
+  const base::Descriptor file(standard ? -1 : open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const int fd = standard ? STDIN_FILENO : file.get();
+  if (fd < 0) base::fail(ErrorCode::io, "cannot open {}: {}", name, std::strerror(errno));
   std::string text;
   char block[16 * 1024];
   for (;;) {
-    const ssize_t n = read(file.get(), block, sizeof block);
+    const ssize_t n = read(fd, block, sizeof block);
     if (n == 0) return text;
     if (n < 0) {
       if (errno == EINTR) continue;

@@ -12,6 +12,7 @@ Json memory_json(const Stats& stats) {
       {"budget_bytes", stats.budget_bytes},
       {"rss_bytes", stats.rss_bytes},
       {"peak_rss_bytes", stats.peak_rss_bytes},
+      {"swapped_bytes", stats.swapped_bytes},
       {"pinned_bytes", stats.pinned_bytes},
       {"kv_bytes", stats.kv_bytes},
       {"scratch_bytes", stats.scratch_bytes},

@@ -57,6 +57,8 @@ void add_memory(Table& table, const Plan& plan, const Stats& stats) {
   table.row("budget", format_bytes(stats.budget_bytes), budget_note(plan));
   table.row("peak RSS", format_bytes(stats.peak_rss_bytes),
             percent(stats.peak_rss_bytes, stats.budget_bytes) + " of the budget");
+  if (stats.swapped_bytes != 0)
+    table.row("swapped out", format_bytes(stats.swapped_bytes), "of this process; it comes back slowly");
   table.row("RSS now", format_bytes(stats.rss_bytes));
   table.row("planned", format_bytes(plan.planned_bytes), "of which");
   add_items(table, plan);

@@ -113,14 +113,24 @@ std::optional<double> group_cpu_quota(const std::string& root, const ControlGrou
 }  // namespace
 
 std::vector<ControlGroup> control_groups(const std::string& root, std::string_view controller) {
+  bool ignored = true;
+  return control_groups(root, controller, &ignored);
+}
+
+std::vector<ControlGroup> control_groups(const std::string& root, std::string_view controller,
+                                         bool* are_known) {
   std::vector<ControlGroup> groups;
   const auto mountinfo = read_text_file(root + "/proc/self/mountinfo");
   const auto cgroup = read_text_file(root + "/proc/self/cgroup");
-  if (!mountinfo || !cgroup) return groups;
+  *are_known = mountinfo.has_value();
+  if (!mountinfo || !cgroup) return groups;  // A kernel without groups has no such file, but mounts.
+  bool is_in_a_group = false;
   for (int version : {1, 2}) {
     const auto group = find_group(*cgroup, version, controller);
+    is_in_a_group = is_in_a_group || group;
     if (group) add_groups(root, find_mounts(*mountinfo, version, controller), *group, version, groups);
   }
+  *are_known = !is_in_a_group || !groups.empty();
   return groups;
 }
 

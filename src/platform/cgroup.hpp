@@ -18,6 +18,10 @@ struct ControlGroup {
 /// Mounts come from /proc/self/mountinfo, the group from /proc/self/cgroup, both below `root`. In a container
 /// the group's path often does not exist below the mount: then the mount itself is the group. See cgroups(7).
 std::vector<ControlGroup> control_groups(const std::string& root, std::string_view controller);
+/// The same. *are_known becomes false when the process is in a group of this controller and no mount shows
+/// any of its hierarchy, or /proc does not say.
+std::vector<ControlGroup> control_groups(const std::string& root, std::string_view controller,
+                                         bool* are_known);
 
 /// The smallest CPU quota of these groups in CPUs (v2 cpu.max, v1 cpu.cfs_quota_us / cpu.cfs_period_us);
 /// 0 when there is none.

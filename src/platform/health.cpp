@@ -20,11 +20,6 @@ namespace {
 /// More folders than any machine has below one of those that are listed.
 constexpr int k_max_entries = 65536;
 
-std::optional<std::uint64_t> read_number(const std::string& path) {
-  const auto text = read_text_file(path);
-  return text ? parse_number(*text) : std::nullopt;
-}
-
 /// The number a text begins with.
 std::optional<double> leading_number(std::string_view text) {
   double value = 0;
@@ -130,7 +125,7 @@ HealthFacts read_health(const std::string& root) {
   HealthFacts facts;
   read_kernel(root, facts);
   facts.memory = read_memory_limits(root);
-  facts.default_budget_bytes = default_budget_bytes(facts.memory, read_process_memory().rss_bytes);
+  facts.default_budget = default_budget(facts.memory, read_process_memory().rss_bytes);
   facts.n_machine_cpus = count_list(read_text_file(root + "/sys/devices/system/cpu/online").value_or(""));
   facts.n_usable_cpus = usable_cpus();
   facts.cpu_quota = cpu_quota(root);

@@ -19,7 +19,7 @@ struct HealthCounters {
 struct HealthFacts {
   int kernel_major = 0, kernel_minor = 0;  ///< 0.0: unknown.
   MemoryLimits memory;
-  std::uint64_t default_budget_bytes = 0;
+  DefaultBudget default_budget;
   int n_machine_cpus = 0;                 ///< Online.
   int n_usable_cpus = 0;                  ///< By affinity and quota.
   double cpu_quota = 0;                   ///< Cores' worth of time; 0: no quota.

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/checked.hpp"
 #include "base/units.hpp"
@@ -35,11 +36,6 @@ std::uint64_t keep_headroom(std::uint64_t there, std::uint64_t headroom) noexcep
 std::uint64_t cgroup_budget(std::uint64_t limit, std::uint64_t used, std::uint64_t own_rss) noexcept {
   const std::uint64_t others = minus(used, own_rss);
   return keep_headroom(minus(limit, others), limit / k_headroom_divisor);
-}
-
-std::optional<std::uint64_t> read_number(const std::string& path) {
-  const auto text = read_text_file(path);
-  return text ? parse_number(*text) : std::nullopt;
 }
 
 struct GroupMemory {
@@ -95,9 +91,17 @@ std::optional<std::uint64_t> address_space_limit() {
 
 }  // namespace
 
+MemoryReader::MemoryReader(std::string root)
+    : root_(std::move(root)), groups_(control_groups(root_, "memory", &groups_are_known_)) {}
+
 MemoryLimits read_memory_limits(const std::string& root) {
+  return MemoryReader(root).read();
+}
+
+MemoryLimits MemoryReader::read() const {
   MemoryLimits limits;
-  const std::string meminfo = read_text_file(root + "/proc/meminfo").value_or("");
+  limits.groups_are_known = groups_are_known_;
+  const std::string meminfo = read_text_file(root_ + "/proc/meminfo").value_or("");
   limits.total_bytes = find_number(meminfo, "MemTotal:").value_or(0);
   const auto available = find_number(meminfo, "MemAvailable:");
   if (available) {
@@ -107,8 +111,8 @@ MemoryLimits read_memory_limits(const std::string& root) {
         plus(find_number(meminfo, "MemFree:").value_or(0), find_number(meminfo, "Cached:").value_or(0));
   }
   std::uint64_t tightest_room = UINT64_MAX;
-  for (const ControlGroup& group : control_groups(root, "memory")) {
-    const auto memory = read_group(root, group);
+  for (const ControlGroup& group : groups_) {
+    const auto memory = read_group(root_, group);
     if (!memory) continue;
     // A limit at or above what the machine has binds nothing.
     if (limits.total_bytes != 0 && memory->limit_bytes >= limits.total_bytes) continue;
@@ -127,28 +131,34 @@ MemoryLimits read_memory_limits(const std::string& root) {
   return limits;
 }
 
-std::uint64_t default_budget_bytes(const MemoryLimits& limits, std::uint64_t own_rss_bytes) noexcept {
-  std::uint64_t budget = UINT64_MAX;
+DefaultBudget default_budget(const MemoryLimits& limits, std::uint64_t own_rss_bytes) noexcept {
+  using Source = DefaultBudget::Source;
+  DefaultBudget budget{UINT64_MAX, Source::guess};
+  const auto bound = [&budget](std::uint64_t bytes, Source source) {
+    if (bytes < budget.bytes) budget = {bytes, source};
+  };
   if (limits.total_bytes != 0) {
     const std::uint64_t there = std::min(plus(limits.available_bytes, own_rss_bytes), limits.total_bytes);
-    budget =
-        keep_headroom(there, std::max(k_machine_headroom_bytes, limits.total_bytes / k_headroom_divisor));
+    bound(keep_headroom(there, std::max(k_machine_headroom_bytes, limits.total_bytes / k_headroom_divisor)),
+          Source::available_memory);
   }
   if (limits.cgroup_limit_bytes) {
-    budget =
-        std::min(budget, cgroup_budget(*limits.cgroup_limit_bytes, limits.cgroup_used_bytes, own_rss_bytes));
+    bound(cgroup_budget(*limits.cgroup_limit_bytes, limits.cgroup_used_bytes, own_rss_bytes),
+          Source::control_group);
   }
   if (limits.address_space_limit_bytes) {
     const std::uint64_t limit = *limits.address_space_limit_bytes;
-    budget = std::min(budget, keep_headroom(limit, limit / k_headroom_divisor));
+    bound(keep_headroom(limit, limit / k_headroom_divisor), Source::resource_limit);
   }
-  return budget == UINT64_MAX ? k_blind_budget_bytes : budget;
+  if (budget.source == Source::guess) budget.bytes = k_blind_budget_bytes;
+  return budget;
 }
 
 ProcessMemory read_process_memory() {
   const std::string status = read_text_file("/proc/self/status").value_or("");
   ProcessMemory memory;
   memory.rss_bytes = find_number(status, "VmRSS:").value_or(0);
+  memory.swapped_bytes = find_number(status, "VmSwap:").value_or(0);
   memory.peak_rss_bytes = std::max(find_number(status, "VmHWM:").value_or(0), memory.rss_bytes);
   return memory;
 }

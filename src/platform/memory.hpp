@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "platform/cgroup.hpp"
 
 namespace sluice::platform {
 
@@ -17,22 +20,53 @@ struct MemoryLimits {
   std::uint64_t cgroup_used_bytes = 0;
   std::string cgroup_path;                                 ///< Where that limit stands, for messages.
   std::optional<std::uint64_t> address_space_limit_bytes;  ///< RLIMIT_AS / RLIMIT_DATA when set.
+  /// False: the process is in control groups that no mount shows, or /proc does not say, so that there may be
+  /// limits which nobody sees.
+  bool groups_are_known = true;
 };
 
-/// Reads /proc and the cgroup file systems below `root` (tests pass a folder that imitates them; "" is the
-/// real one).
+/// Reads the limits again and again. The groups are found once, when it is made: the table of mounts of a
+/// host with many containers takes milliseconds to read, and a process hardly ever moves.
+class MemoryReader {
+ public:
+  /// Reads /proc and the cgroup file systems below `root` (tests pass a folder that imitates them; "" is the
+  /// real one).
+  explicit MemoryReader(std::string root = "");
+  MemoryLimits read() const;
+
+ private:
+  std::string root_;
+  bool groups_are_known_ = true;      ///< Before the groups, whose search sets it.
+  std::vector<ControlGroup> groups_;  ///< Own group first, then its ancestors.
+};
+
+/// For those that look once.
 MemoryLimits read_memory_limits(const std::string& root = "");
 
-/// Bytes this process may use in total when it asks for nothing special: the smallest of what the machine has
-/// available, what the cgroup leaves and the resource limits, minus headroom of max(1 GiB, 5 %) for the
-/// machine or 5 % for a cgroup (but at least half of what there is remains).  `own_rss_bytes` is what the
-/// process already holds, which available memory no longer contains.
-std::uint64_t default_budget_bytes(const MemoryLimits& limits, std::uint64_t own_rss_bytes) noexcept;
+/// Bytes this process may use in total when it asks for nothing special, and what decided it.
+struct DefaultBudget {
+  enum class Source : std::uint8_t {
+    available_memory,
+    control_group,
+    resource_limit,
+    guess,  ///< Nothing is known of the machine.
+  };
+  std::uint64_t bytes = 0;
+  Source source = Source::guess;
+};
+/// The smallest of what the machine has available, what the cgroup leaves and the resource limits, minus
+/// headroom of max(1 GiB, 5 %) for the machine or 5 % for a cgroup (but at least half of what there is
+/// remains). `own_rss_bytes` is what the process already holds, which available memory no longer contains.
+DefaultBudget default_budget(const MemoryLimits& limits, std::uint64_t own_rss_bytes) noexcept;
+inline std::uint64_t default_budget_bytes(const MemoryLimits& limits, std::uint64_t own_rss_bytes) noexcept {
+  return default_budget(limits, own_rss_bytes).bytes;
+}
 
 /// This process as the kernel counts it.
 struct ProcessMemory {
   std::uint64_t rss_bytes = 0;
   std::uint64_t peak_rss_bytes = 0;  ///< VmHWM.
+  std::uint64_t swapped_bytes = 0;   ///< VmSwap: of this process, now on the swap drive.
 };
 ProcessMemory read_process_memory();
 

@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "base/checked.hpp"
+#include "base/descriptor.hpp"
 
 namespace sluice::platform {
 namespace {
@@ -21,13 +22,13 @@ bool is_blank(char c) noexcept {
 }  // namespace
 
 std::optional<std::string> read_text_file(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return std::nullopt;
+  const base::Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return std::nullopt;
   std::string text;
   bool ok = false;
   while (text.size() < k_max_text_bytes) {
     char buffer[4096];
-    const ssize_t n = read(fd, buffer, sizeof buffer);
+    const ssize_t n = read(file.get(), buffer, sizeof buffer);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       ok = n == 0;
@@ -35,7 +36,6 @@ std::optional<std::string> read_text_file(const std::string& path) {
     }
     text.append(buffer, static_cast<std::size_t>(n));
   }
-  close(fd);
   if (!ok) return std::nullopt;
   return text;
 }
@@ -57,6 +57,11 @@ std::optional<std::uint64_t> parse_number(std::string_view text) {
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
   return value;
+}
+
+std::optional<std::uint64_t> read_number(const std::string& path) {
+  const auto text = read_text_file(path);
+  return text ? parse_number(*text) : std::nullopt;
 }
 
 std::optional<std::uint64_t> find_number(std::string_view text, std::string_view key) {

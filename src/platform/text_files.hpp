@@ -28,6 +28,9 @@ std::string_view take_word(std::string_view& text);
 /// as "max", signs, or more than 64 bits.
 std::optional<std::uint64_t> parse_number(std::string_view text);
 
+/// parse_number() of the text of a file.
+std::optional<std::uint64_t> read_number(const std::string& path);
+
 /// The number after `key` in lines like "MemTotal:  123 kB" (times 1024 then) or "inactive_file 123". The key
 /// must be the whole first word, with its colon where the file has one. Nothing when the line is missing or
 /// garbled.

@@ -1,6 +1,5 @@
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/atomic_file.hpp"
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "sluice/model.hpp"
@@ -68,11 +68,9 @@ struct TraceWriter::Impl {
   void flush() {
     if (fd < 0 || lines.empty()) return;
     // Writing beyond this limit would end the process by a signal.
-    struct rlimit limit = {};
-    if (is_regular && getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-        written_bytes + lines.size() > limit.rlim_cur) {
+    if (const auto limit = base::file_bytes_limit();
+        is_regular && limit && written_bytes + lines.size() > *limit)
       return give_up(EFBIG);
-    }
     std::string_view rest = lines;
     while (!rest.empty()) {
       const ssize_t n = write(fd, rest.data(), rest.size());

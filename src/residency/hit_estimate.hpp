@@ -3,10 +3,15 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-
-#include "residency/heat_file.hpp"
+#include <vector>
 
 namespace sluice::residency {
+
+/// How often each expert was used. Older tokens weigh less.
+struct HeatCounts {
+  double n_tokens = 0;
+  std::vector<double> uses;  ///< [n_layers, n_experts], each at most about n_tokens.
+};
 
 /// Counts of fewer tokens say nothing: a prompt of ten tokens uses a few experts, and these look hot.
 constexpr double k_min_heat_tokens = 64;

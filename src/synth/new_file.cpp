@@ -1,15 +1,13 @@
 #include "synth/new_file.hpp"
 
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "base/check.hpp"
@@ -30,10 +28,7 @@ constexpr std::uint64_t k_window_bytes = 64u << 20;
 }  // namespace
 
 NewFile::NewFile(std::filesystem::path path, std::uint64_t file_bytes, bool may_replace)
-    : path_(std::move(path)),
-      partial_(path_.string() + ".partial"),
-      file_bytes_(file_bytes),
-      may_replace_(may_replace) {
+    : path_(std::move(path)), file_bytes_(file_bytes), may_replace_(may_replace) {
   struct stat status = {};
   if (stat(path_.c_str(), &status) == 0) {
     if (!S_ISREG(status.st_mode))
@@ -49,12 +44,6 @@ NewFile::NewFile(std::filesystem::path path, std::uint64_t file_bytes, bool may_
   open();
 }
 
-NewFile::~NewFile() {
-  if (fd_ < 0) return;
-  close(fd_);
-  unlink(partial_.c_str());
-}
-
 void NewFile::check_room() const {
   const std::filesystem::path parent = path_.has_parent_path() ? path_.parent_path() : ".";
   struct statvfs space = {};
@@ -65,34 +54,33 @@ void NewFile::check_room() const {
                path_.string(), base::format_bytes(file_bytes_), parent.string(),
                base::format_bytes(free_bytes));
   }
-  struct rlimit limit = {};
   // Writing beyond it would end the process by a signal.
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-      limit.rlim_cur < file_bytes_) {
+  if (const auto limit = base::file_bytes_limit(); limit && *limit < file_bytes_) {
     base::fail(ErrorCode::io, "{} needs {}, but this process may write files of {} only (ulimit -f)",
-               path_.string(), base::format_bytes(file_bytes_), base::format_bytes(limit.rlim_cur));
+               path_.string(), base::format_bytes(file_bytes_), base::format_bytes(*limit));
   }
 }
 
 void NewFile::open() {
-  if (may_replace_) unlink(partial_.c_str());
-  fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd_ < 0 && errno == EEXIST) {
+  const int error = file_.open(path_, {".partial", 0666, may_replace_, 0});
+  if (error == EBUSY)
+    base::fail(ErrorCode::io, "another process is writing {}; wait for it, or give another name",
+               path_.string());
+  if (error == EEXIST) {
     base::fail(ErrorCode::io, "{} exists: another process is writing it or was killed; remove it",
-               partial_.string());
+               partial().string());
   }
-  if (fd_ < 0) fail_errno("create", partial_, errno);
+  if (error == EINVAL)
+    base::fail(ErrorCode::io, "{} is not a regular file; remove it, or give another name",
+               partial().string());
+  if (error != 0) fail_errno("create", partial(), error);
   // One extent where the file system can; where it cannot, writing finds out what does not fit.
   int result = 0;
   do {
-    result = fallocate(fd_, 0, 0, static_cast<off_t>(file_bytes_));
+    result = fallocate(file_.fd(), 0, 0, static_cast<off_t>(file_bytes_));
   } while (result != 0 && errno == EINTR);
-  if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS) {
-    const int error = errno;
-    close(std::exchange(fd_, -1));
-    unlink(partial_.c_str());
-    fail_errno("reserve space for", partial_, error);
-  }
+  if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
+    fail_errno("reserve space for", partial(), errno);
 }
 
 void NewFile::append(std::span<const std::byte> bytes) {
@@ -105,15 +93,10 @@ void NewFile::append(std::span<const std::byte> bytes) {
 }
 
 void NewFile::flush() {
-  std::size_t done = 0;
-  while (done < buffer_.size()) {
-    const ssize_t n = write(fd_, buffer_.data() + done, buffer_.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      base::fail(ErrorCode::io, "cannot write {} at offset {}: {}", partial_.string(), n_written_ + done,
-                 std::strerror(errno));
-    }
-    done += static_cast<std::size_t>(n);
+  const std::string_view bytes(reinterpret_cast<const char*>(buffer_.data()), buffer_.size());
+  if (const int error = file_.append(bytes); error != 0) {
+    base::fail(ErrorCode::io, "cannot write {} at offset {}: {}", partial().string(), n_written_,
+               std::strerror(error));
   }
   n_written_ += buffer_.size();
   buffer_.clear();
@@ -125,12 +108,12 @@ void NewFile::flush() {
 void NewFile::push_to_drive() {
   const auto offset = [](std::uint64_t bytes) { return static_cast<off_t>(bytes); };
   const std::uint64_t begin = n_started_;
-  sync_file_range(fd_, offset(begin), offset(n_written_ - begin), SYNC_FILE_RANGE_WRITE);
+  sync_file_range(file_.fd(), offset(begin), offset(n_written_ - begin), SYNC_FILE_RANGE_WRITE);
   n_started_ = n_written_;
   if (begin == n_dropped_) return;
-  sync_file_range(fd_, offset(n_dropped_), offset(begin - n_dropped_),
+  sync_file_range(file_.fd(), offset(n_dropped_), offset(begin - n_dropped_),
                   SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
-  posix_fadvise(fd_, offset(n_dropped_), offset(begin - n_dropped_), POSIX_FADV_DONTNEED);
+  posix_fadvise(file_.fd(), offset(n_dropped_), offset(begin - n_dropped_), POSIX_FADV_DONTNEED);
   n_dropped_ = begin;
 }
 
@@ -138,19 +121,9 @@ void NewFile::commit() {
   flush();
   SLUICE_CHECK(n_written_ == file_bytes_);
   // The whole metadata too: the name must not appear before the size does.
-  if (fsync(fd_) != 0) fail_errno("write", partial_, errno);
-  posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED);
-  rename_to_final();
-  close(std::exchange(fd_, -1));
-}
-
-void NewFile::rename_to_final() {
-  if (!may_replace_) {
-    // A file that appeared meanwhile is not replaced either.
-    if (renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE) == 0) return;
-    if (errno != EINVAL && errno != ENOSYS) fail_errno("rename to", path_, errno);
-  }
-  if (rename(partial_.c_str(), path_.c_str()) != 0) fail_errno("rename to", path_, errno);
+  if (fsync(file_.fd()) != 0) fail_errno("write", partial(), errno);
+  posix_fadvise(file_.fd(), 0, 0, POSIX_FADV_DONTNEED);
+  if (const int error = file_.commit(may_replace_); error != 0) fail_errno("rename to", path_, error);
 }
 
 }  // namespace sluice::synth

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/atomic_file.hpp"
+
 namespace sluice::synth {
 
 /// A file that gets its name only when it is whole: until commit() it is PATH.partial, which the destructor
@@ -16,9 +18,9 @@ class NewFile {
  public:
   /// Reserves `file_bytes` on the drive. Throws Error(invalid_argument) when PATH exists and may not be
   /// replaced, or is no regular file; Error(io) when the folder is not writable or has too little space, when
-  /// the process may not write such a file, and when PATH.partial exists (unless it may be replaced).
+  /// the process may not write such a file, when another process writes PATH, and when PATH.partial exists
+  /// (unless PATH may be replaced).
   NewFile(std::filesystem::path path, std::uint64_t file_bytes, bool may_replace);
-  ~NewFile();
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
 
@@ -34,12 +36,12 @@ class NewFile {
   void open();
   void flush();
   void push_to_drive();
-  void rename_to_final();
+  const std::filesystem::path& partial() const noexcept { return file_.partial(); }
 
-  std::filesystem::path path_, partial_;
+  std::filesystem::path path_;
   std::uint64_t file_bytes_;
   bool may_replace_;
-  int fd_ = -1;
+  base::AtomicFile file_;
   std::uint64_t n_written_ = 0;
   std::uint64_t n_started_ = 0;  ///< Writing back of these bytes was started.
   std::uint64_t n_dropped_ = 0;  ///< These are on the drive and out of the page cache.

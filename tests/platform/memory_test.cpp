@@ -239,5 +239,49 @@ TEST(ProcessMemory, CountsTouchedPages) {
   EXPECT_GE(after.peak_rss_bytes, after.rss_bytes);
 }
 
+TEST(MemoryLimits, SaysWhenGroupsCannotBeSeen) {
+  test::FakeRoot root;
+  root.meminfo(24 * k_gib, 20 * k_gib);
+  EXPECT_FALSE(read_memory_limits(root.path()).groups_are_known) << "nothing tells about mounts";
+  root.write("/proc/self/mountinfo", "20 1 0:19 / / rw - ext4 /dev/root rw\n");
+  EXPECT_TRUE(read_memory_limits(root.path()).groups_are_known) << "a kernel without control groups";
+  root.write("/proc/self/cgroup", "0::/\n");
+  EXPECT_FALSE(read_memory_limits(root.path()).groups_are_known) << "a group without a mount";
+  root.mount_v2("/app");
+  EXPECT_TRUE(read_memory_limits(root.path()).groups_are_known);
+}
+
+TEST(MemoryReader, ReadsNumbersAnewFromTheGroupsItFound) {
+  test::FakeRoot root;
+  root.meminfo(24 * k_gib, 20 * k_gib);
+  root.mount_v2("/app");
+  root.write("/sys/fs/cgroup/app/memory.max", text(6 * k_gib));
+  root.write("/sys/fs/cgroup/app/memory.current", text(3 * k_gib));
+  const MemoryReader reader(root.path());
+  EXPECT_EQ(reader.read().cgroup_used_bytes, 3 * k_gib);
+  root.meminfo(24 * k_gib, 10 * k_gib);
+  root.write("/sys/fs/cgroup/app/memory.current", text(4 * k_gib));
+  root.write("/proc/self/mountinfo", "");
+  const MemoryLimits limits = reader.read();
+  EXPECT_EQ(limits.available_bytes, 10 * k_gib);
+  EXPECT_EQ(limits.cgroup_limit_bytes, 6 * k_gib);
+  EXPECT_EQ(limits.cgroup_used_bytes, 4 * k_gib);
+}
+
+TEST(DefaultBudget, NamesWhatIsSmallest) {
+  using Source = DefaultBudget::Source;
+  MemoryLimits limits;
+  EXPECT_EQ(default_budget(limits, 0).source, Source::guess);
+  limits.total_bytes = 64 * k_gib;
+  limits.available_bytes = 8 * k_gib;
+  EXPECT_EQ(default_budget(limits, 0).source, Source::available_memory);
+  limits.cgroup_limit_bytes = 32 * k_gib;  // Less than the machine has, more than is free.
+  EXPECT_EQ(default_budget(limits, 0).source, Source::available_memory);
+  limits.address_space_limit_bytes = 4 * k_gib;
+  EXPECT_EQ(default_budget(limits, 0).source, Source::resource_limit);
+  limits.cgroup_limit_bytes = 2 * k_gib;
+  EXPECT_EQ(default_budget(limits, 0).source, Source::control_group);
+}
+
 }  // namespace
 }  // namespace sluice::platform

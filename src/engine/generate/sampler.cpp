@@ -8,30 +8,10 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/random.hpp"
 
 namespace sluice {
 namespace {
-
-/// SplitMix64 (Steele, Lea, Flood 2014). Eight bytes of state are enough for one draw per token, and the
-/// sequence is fixed by its definition, unlike that of std::discrete_distribution.
-class SplitMix64 {
- public:
-  explicit SplitMix64(std::uint64_t seed) noexcept : state_(seed) {}
-
-  /// Uniform in [0, 1), a multiple of 2^-53.
-  double uniform() noexcept { return static_cast<double>(next() >> 11) * 0x1p-53; }
-
- private:
-  std::uint64_t next() noexcept {
-    state_ += 0x9e3779b97f4a7c15u;
-    std::uint64_t z = state_;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
-
-  std::uint64_t state_;
-};
 
 /// exp(x) for x <= 0, from additions, multiplications and ldexp only, which IEEE 754 fixes to the last bit;
 /// the C library's exp differs between machines and could turn the choice of a token. Relative error below
@@ -284,7 +264,7 @@ struct Sampler::Impl {
  public:
   SamplerOptions options;
   std::uint64_t seed;
-  SplitMix64 random;
+  base::SplitMix64 random;
   RepeatWindow window;
 
  private:

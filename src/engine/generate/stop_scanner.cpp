@@ -1,9 +1,9 @@
 #include "engine/generate/stop_scanner.hpp"
 
 #include <algorithm>
-#include <cstdint>
 
 #include "base/error.hpp"
+#include "tokenizer/utf8.hpp"
 
 namespace sluice::engine {
 
@@ -75,26 +75,7 @@ std::size_t StopScanner::held_bytes() const noexcept {
 }
 
 bool is_utf8(std::string_view text) noexcept {
-  std::size_t i = 0;
-  while (i < text.size()) {
-    const auto first = static_cast<std::uint8_t>(text[i]);
-    const std::size_t length = first < 0x80   ? 1
-                               : first < 0xc2 ? 0
-                               : first < 0xe0 ? 2
-                               : first < 0xf0 ? 3
-                               : first < 0xf5 ? 4
-                                              : 0;
-    if (length == 0 || text.size() - i < length) return false;
-    for (std::size_t k = 1; k < length; ++k) {
-      const auto byte = static_cast<std::uint8_t>(text[i + k]);
-      // The second byte of some leads is narrower (Unicode standard, table 3-7).
-      const std::uint8_t low = k != 1 ? 0x80 : first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
-      const std::uint8_t high = k != 1 ? 0xbf : first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
-      if (byte < low || byte > high) return false;
-    }
-    i += length;
-  }
-  return true;
+  return tokenizer::valid_utf8_prefix(text, 0) == text.size();
 }
 
 }  // namespace sluice::engine

@@ -195,24 +195,38 @@ class Judge {
         cure);
   }
 
+  using Source = platform::DefaultBudget::Source;
+  /// Another bound may be smaller than the one that is spoken of.
+  const char* follows(Source source) const noexcept {
+    return health_.default_budget.source == source ? "follows it:" : "is less:";
+  }
+
   void memory() {
     const platform::MemoryLimits& memory = health_.memory;
     if (memory.cgroup_limit_bytes && *memory.cgroup_limit_bytes < memory.total_bytes) {
       add(Severity::note, "memory",
-          fmt::format("the cgroup {} allows {} of the machine's {}; the default budget follows it: {}",
+          fmt::format("the cgroup {} allows {} of the machine's {}; the default budget {} {}",
                       memory.cgroup_path, format_bytes(*memory.cgroup_limit_bytes),
-                      format_bytes(memory.total_bytes), format_bytes(health_.default_budget_bytes)));
+                      format_bytes(memory.total_bytes), follows(Source::control_group),
+                      format_bytes(health_.default_budget.bytes)));
     } else {
       add(Severity::ok, "memory",
           fmt::format("{} of {} are available; the default budget is {}",
                       format_bytes(memory.available_bytes), format_bytes(memory.total_bytes),
-                      format_bytes(health_.default_budget_bytes)));
+                      format_bytes(health_.default_budget.bytes)));
     }
     if (memory.address_space_limit_bytes) {
       add(Severity::note, "memory",
-          fmt::format("the process may map {} (ulimit -v or -d); the default budget follows it",
-                      format_bytes(*memory.address_space_limit_bytes)),
+          fmt::format("the process may map {} (ulimit -v or -d); the default budget {} {}",
+                      format_bytes(*memory.address_space_limit_bytes), follows(Source::resource_limit),
+                      format_bytes(health_.default_budget.bytes)),
           "ulimit -v unlimited");
+    }
+    if (!memory.groups_are_known) {
+      add(Severity::warning, "memory",
+          "the process is in a control group whose limit cannot be seen, so the default budget may be too "
+          "large",
+          "give --memory, or mount the cgroup file system read-only in the container");
     }
     if (!health_.memory_pressure) return;
     const double percent = *health_.memory_pressure;

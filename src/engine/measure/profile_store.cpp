@@ -1,11 +1,12 @@
 #include <fmt/core.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "base/cache_folder.hpp"
 #include "base/error.hpp"
+#include "base/fnv.hpp"
 #include "engine/measure/profile_drives.hpp"
 #include "engine/plan/machine_facts.hpp"
 #include "platform/text_files.hpp"
@@ -37,13 +38,6 @@ const char* io_name(IoBackend io) noexcept {
   return "auto";
 }
 
-/// FNV-1a, for names of files only: the key itself is in the file and compared.
-std::uint64_t hash(std::string_view text) noexcept {
-  std::uint64_t value = 0xcbf29ce484222325u;
-  for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return value;
-}
-
 Json machine_key(const MachineInfo& machine, int n_threads) {
   return {{"cpu", machine.cpu_model},
           {"n_cpus", machine.n_usable_cpus},
@@ -72,8 +66,9 @@ std::string print(const Json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
+/// Names of files may be the same by chance: the key itself is in the file and compared.
 fs::path file_of(const fs::path& folder, const char* kind, const Json& key) {
-  return folder / fmt::format("{}-{:016x}.json", kind, hash(print(key, -1)));
+  return folder / fmt::format("{}-{:016x}.json", kind, base::fnv1a(print(key, -1)));
 }
 
 Json rate_json(const ReadRate& rate) {
@@ -217,14 +212,8 @@ bool load_drive(const MachineInfo& machine, const fs::path& folder, std::int64_t
 }  // namespace
 
 fs::path profile_folder() {
-  const auto absolute = [](const char* name) {
-    const char* value = std::getenv(name);
-    const fs::path path = value == nullptr ? "" : value;
-    return path.is_absolute() ? path : fs::path();
-  };
-  if (const fs::path cache = absolute("XDG_CACHE_HOME"); !cache.empty()) return cache / "sluice" / "profile";
-  if (const fs::path home = absolute("HOME"); !home.empty()) return home / ".cache" / "sluice" / "profile";
-  return {};
+  const fs::path cache = base::cache_folder();
+  return cache.empty() ? cache : cache / "sluice" / "profile";
 }
 
 Profile load_profile(const ProfileOptions& options, const fs::path& folder, std::int64_t max_age_seconds,

@@ -8,29 +8,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/fnv.hpp"
 #include "engine/model/prepare.hpp"
-#include "residency/hit_estimate.hpp"
 #include "residency/roles.hpp"
 
 namespace sluice::engine {
 namespace {
 
-/// FNV-1a, 64 bits (Fowler, Noll and Vo): spreads well enough to tell models apart; not against an enemy, who
-/// could gain nothing but a badly chosen preload.
-class Hash {
- public:
-  void add(const void* data, std::size_t bytes) {
-    const auto* from = static_cast<const unsigned char*>(data);
-    for (std::size_t i = 0; i < bytes; ++i) value_ = (value_ ^ from[i]) * 0x100000001b3u;
-  }
-  void add(std::uint64_t number) { add(&number, sizeof number); }
-  std::uint64_t value() const noexcept { return value_; }
-
- private:
-  std::uint64_t value_ = 0xcbf29ce484222325u;
-};
-
-std::string file_name(const residency::HeatKey& key) {
+std::string file_name(const HeatKey& key) {
   constexpr std::size_t k_max_name = 64;
   std::string name;
   for (const char c : std::string_view(key.model).substr(0, k_max_name)) {
@@ -45,7 +30,7 @@ std::string file_name(const residency::HeatKey& key) {
 
 std::uint64_t model_fingerprint(const gguf::ModelFile& file, TensorBytes bytes_of) {
   constexpr std::uint64_t k_router_bytes = 4096;
-  Hash hash;
+  base::Fnv1a hash;
   std::vector<const gguf::TensorInfo*> tensors;
   for (const gguf::TensorInfo& tensor : file.tensors) tensors.push_back(&tensor);
   std::sort(tensors.begin(), tensors.end(), [](const auto* a, const auto* b) { return a->name < b->name; });
@@ -81,7 +66,7 @@ Heat::Heat(const std::filesystem::path& where, const gguf::ModelFile& file, cons
 
 std::optional<residency::HeatCounts> Heat::load() const {
   if (path_.empty()) return std::nullopt;
-  return residency::load_heat(path_, key_);
+  return load_heat(path_, key_);
 }
 
 void Heat::warm(residency::UnitCache& cache, const residency::HeatCounts& counts) const {
@@ -116,9 +101,7 @@ void Heat::save(const residency::UnitCache& cache, std::uint64_t n_tokens) const
     for (std::uint32_t expert = 0; expert < key_.n_experts; ++expert)
       run.uses.push_back(cache.n_uses(layer, expert));
   }
-  // What is there now, not what was there at the start: another run may have ended meanwhile.
-  const auto old = residency::load_heat(path_, key_);
-  residency::save_heat(path_, key_, old ? residency::merge_heat(*old, run) : run);
+  add_heat(path_, key_, run);
 }
 
 }  // namespace sluice::engine

@@ -5,8 +5,9 @@
 #include <optional>
 
 #include "base/function_ref.hpp"
+#include "engine/model/heat_file.hpp"
 #include "gguf/reader.hpp"
-#include "residency/heat_file.hpp"
+#include "residency/hit_estimate.hpp"
 #include "residency/plan.hpp"
 #include "residency/unit_cache.hpp"
 #include "residency/unit_map.hpp"
@@ -46,7 +47,7 @@ class Heat {
 
  private:
   std::filesystem::path path_;  ///< Empty: none.
-  residency::HeatKey key_;
+  HeatKey key_;
 };
 
 }  // namespace sluice::engine

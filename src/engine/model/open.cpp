@@ -86,7 +86,7 @@ class Opener {
       : options_(options),
         hooks_(hooks),
         claim_(
-            hooks.limits_at_open ? hooks.limits_at_open : [] { return platform::read_memory_limits(); },
+            hooks.limits_at_open ? hooks.limits_at_open : [reader = platform::MemoryReader()] { return reader.read(); },
             hooks.limits_at_open ? 0 : MemoryClaim::k_wait_ns),
         must_take_([this](std::uint64_t bytes) { return claim_.must_take(bytes); }) {}
   std::unique_ptr<Model::Impl> open(const std::filesystem::path& path);
@@ -152,6 +152,7 @@ class Opener {
 std::unique_ptr<Model::Impl> Opener::open(const std::filesystem::path& path) {
   const std::uint64_t start = base::now_ns();
   check_options(options_);
+  if (options_.memory_bytes == 0) warn_of_unseen_limits();
   const std::uint64_t header_bytes = read_header(path);
   start_threads();
   watch_memory();
@@ -229,7 +230,7 @@ WeightLayout Opener::plan_and_load(std::uint64_t header_bytes) {
 void Opener::watch_memory() {
   impl_->pressure = hooks_.memory_limits
                         ? std::make_unique<Pressure>(hooks_.memory_limits, 0)
-                        : std::make_unique<Pressure>([] { return platform::read_memory_limits(); });
+                        : std::make_unique<Pressure>([reader = platform::MemoryReader()] { return reader.read(); });
 }
 
 void Opener::start_threads() {

@@ -92,6 +92,7 @@ Stats Model::Impl::stats() const {
   stats.budget_bytes = plan.budget_bytes;
   stats.rss_bytes = memory.rss_bytes;
   stats.peak_rss_bytes = memory.peak_rss_bytes;
+  stats.swapped_bytes = memory.swapped_bytes;
   stats.pinned_bytes = store->pinned_bytes();
   stats.kv_bytes = kv->bytes();
   stats.scratch_bytes = model::Forward::scratch_bytes(prepared->params, *ops, plan.prefill_chunk);

@@ -1,8 +1,10 @@
 #include "engine/plan/machine_facts.hpp"
 
 #include <algorithm>
+#include <string>
 
 #include "base/error.hpp"
+#include "base/log.hpp"
 #include "base/thread_pool.hpp"
 #include "base/units.hpp"
 #include "platform/cpu_features.hpp"
@@ -16,19 +18,14 @@ namespace {
 /// MiB), rounded up.
 constexpr std::uint64_t k_process_reserve_bytes = 2 * base::k_mib;
 
-/// The default budget, and which of the limits it comes from.
-void set_default_budget(const platform::MemoryLimits& limits, std::uint64_t own_rss_bytes,
-                        residency::MachineFacts& facts) {
-  platform::MemoryLimits without_group = limits, without_address_space = limits;
-  without_group.cgroup_limit_bytes.reset();
-  without_address_space.address_space_limit_bytes.reset();
-  const std::uint64_t budget = platform::default_budget_bytes(limits, own_rss_bytes);
-  facts.default_budget_bytes = budget;
-  facts.default_budget_source = "available memory";
-  if (platform::default_budget_bytes(without_group, own_rss_bytes) > budget)
-    facts.default_budget_source = "memory cgroup " + limits.cgroup_path;
-  if (platform::default_budget_bytes(without_address_space, own_rss_bytes) > budget)
-    facts.default_budget_source = "this process's limit on address space";
+/// What decided the default budget, for messages.
+std::string describe_source(const platform::MemoryLimits& limits, platform::DefaultBudget::Source source) {
+  using Source = platform::DefaultBudget::Source;
+  if (source == Source::control_group) return "memory cgroup " + limits.cgroup_path;
+  const std::string unseen = limits.groups_are_known ? "" : "; limits of control groups cannot be seen here";
+  if (source == Source::resource_limit) return "this process's limit on address space" + unseen;
+  if (source == Source::guess) return "a guess, /proc does not tell the machine's memory" + unseen;
+  return "available memory" + unseen;
 }
 
 /// What there is in all, and what is free of it, without what this process has.
@@ -62,10 +59,24 @@ residency::MachineFacts machine_facts() {
   const platform::ProcessMemory own = platform::read_process_memory();
   const platform::MemoryLimits limits = platform::read_memory_limits();
   facts.process_bytes = own.rss_bytes + k_process_reserve_bytes;
-  set_default_budget(limits, own.rss_bytes, facts);
+  const platform::DefaultBudget budget = platform::default_budget(limits, own.rss_bytes);
+  facts.default_budget_bytes = budget.bytes;
+  facts.default_budget_source = describe_source(limits, budget.source);
   set_total(limits, facts);
   if (facts.total_bytes != 0) facts.free_bytes += own.rss_bytes;
   return facts;
+}
+
+void warn_of_unseen_limits() {
+  const platform::MemoryLimits limits = platform::read_memory_limits();
+  if (limits.total_bytes == 0) {
+    base::warn(
+        "/proc does not tell how much memory the machine has, so the default budget is a guess; give --memory");
+  } else if (!limits.groups_are_known) {
+    base::warn(
+        "the process is in a control group whose limit cannot be seen (cgroups are not mounted here); where "
+        "that limit is below the machine's memory, give --memory");
+  }
 }
 
 }  // namespace sluice::engine

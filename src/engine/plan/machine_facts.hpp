@@ -11,5 +11,7 @@ int thread_count(const OpenOptions& options);
 
 /// The planner's view of this machine and process right now.
 residency::MachineFacts machine_facts();
+/// Warns when a default budget may be more than the system will give, because it hides its limits.
+void warn_of_unseen_limits();
 
 }  // namespace sluice::engine

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/random.hpp"
+
 namespace sluice::engine {
 
 LookupIndex::LookupIndex(std::uint32_t n_tokens) {
@@ -16,9 +18,7 @@ std::uint32_t LookupIndex::slot(std::span<const TokenId> run) const noexcept {
   // The steps of SplitMix64's finalizer, one round for each token.
   std::uint64_t x = run.size();
   for (const TokenId token : run) {
-    x = (x ^ static_cast<std::uint32_t>(token)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    x ^= x >> 31;
+    x = base::SplitMix64::mix((x ^ static_cast<std::uint32_t>(token)) * 0xbf58476d1ce4e5b9u);
   }
   return static_cast<std::uint32_t>(x) & mask_;
 }

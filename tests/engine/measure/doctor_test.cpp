@@ -23,7 +23,7 @@ DoctorFacts good() {
   health.kernel_minor = 1;
   health.memory.total_bytes = 32 * k_gib;
   health.memory.available_bytes = 30 * k_gib;
-  health.default_budget_bytes = 28 * k_gib;
+  health.default_budget = {28 * k_gib, platform::DefaultBudget::Source::available_memory};
   health.n_machine_cpus = health.n_usable_cpus = 8;
   health.load = 0.3;
   health.memory_pressure = 0.0;
@@ -151,6 +151,16 @@ TEST(Judge, MemoryAndSwap) {
     f.health.memory.cgroup_limit_bytes = 8 * k_gib;
     f.health.memory.cgroup_path = "/docker/x";
   });
+  expect(Severity::note, "memory", "is less: 4.00 GiB", [](DoctorFacts& f) {
+    f.health.memory.cgroup_limit_bytes = 8 * k_gib;
+    f.health.default_budget = {4 * k_gib, platform::DefaultBudget::Source::available_memory};
+  });
+  expect(Severity::note, "memory", "follows it: 7.00 GiB", [](DoctorFacts& f) {
+    f.health.memory.cgroup_limit_bytes = 8 * k_gib;
+    f.health.default_budget = {7 * k_gib, platform::DefaultBudget::Source::control_group};
+  });
+  expect(Severity::warning, "memory", "cannot be seen",
+         [](DoctorFacts& f) { f.health.memory.groups_are_known = false; });
   expect(Severity::note, "memory", "ulimit",
          [](DoctorFacts& f) { f.health.memory.address_space_limit_bytes = k_gib; });
   expect(Severity::note, "memory pressure", "3 %", [](DoctorFacts& f) { f.health.memory_pressure = 3; });

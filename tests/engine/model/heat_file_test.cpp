@@ -2,7 +2,7 @@
 // and, if it is not ours, left alone; and whatever ends a process, the path holds a whole file. Method: files
 // in temporary folders, all prefixes and many changed bytes of one, and children that are killed while they
 // write.
-#include "residency/heat_file.hpp"
+#include "engine/model/heat_file.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 #include "support/temp_dir.hpp"
 #include "support/test_data.hpp"
 
-namespace sluice::residency {
+namespace sluice::engine {
 namespace {
 
 namespace fs = std::filesystem;
@@ -53,7 +53,7 @@ TEST(HeatFile, IsReadAsItWasWritten) {
   const fs::path path = dir / "new" / "folder" / "heat.json";
   EXPECT_EQ(warnings_of([&] {
               EXPECT_FALSE(load_heat(path, k_key));
-              save_heat(path, k_key, some_counts());
+              add_heat(path, k_key, some_counts());
             }),
             "");
   const auto counts = load_heat(path, k_key);
@@ -130,14 +130,14 @@ TEST(HeatFile, WhatCannotBeUsedIsOneWarningWithPathAndReason) {
 TEST(HeatFile, WhatIsNoHeatFileIsLeftAlone) {
   const test::TempDir dir;
   write_text(dir / "notes", "milk, bread");
-  EXPECT_THAT(warnings_of([&] { save_heat(dir / "notes", k_key, some_counts()); }),
+  EXPECT_THAT(warnings_of([&] { add_heat(dir / "notes", k_key, some_counts()); }),
               HasSubstr("left as it is"));
   EXPECT_EQ(test::read_text(dir / "notes"), "milk, bread");
   // A damaged heat file is ours and is replaced; so is an empty one.
   write_text(dir / "cut", format_heat(k_key, some_counts()).substr(0, 60));
   write_text(dir / "empty", "");
   for (const char* name : {"cut", "empty"}) {
-    save_heat(dir / name, k_key, some_counts());
+    add_heat(dir / name, k_key, some_counts());
     EXPECT_TRUE(load_heat(dir / name, k_key)) << name;
   }
 }
@@ -146,14 +146,14 @@ TEST(HeatFile, AFolderThatCannotBeWrittenIsOneWarning) {
   const test::TempDir dir;
   write_text(dir / "file", "");
   // Neither root nor a missing permission can make a file a folder.
-  const std::string text = warnings_of([&] { save_heat(dir / "file" / "heat.json", k_key, some_counts()); });
+  const std::string text = warnings_of([&] { add_heat(dir / "file" / "heat.json", k_key, some_counts()); });
   EXPECT_THAT(text, HasSubstr("is not written: "));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
   if (geteuid() == 0) return;
   const fs::path closed = dir / "closed";
   fs::create_directory(closed);
   fs::permissions(closed, fs::perms::owner_read | fs::perms::owner_exec);
-  EXPECT_THAT(warnings_of([&] { save_heat(closed / "heat.json", k_key, some_counts()); }),
+  EXPECT_THAT(warnings_of([&] { add_heat(closed / "heat.json", k_key, some_counts()); }),
               HasSubstr("is not written"));
   fs::permissions(closed, fs::perms::owner_all);
 }
@@ -161,7 +161,7 @@ TEST(HeatFile, AFolderThatCannotBeWrittenIsOneWarning) {
 TEST(HeatFile, AFullDiskLeavesTheOldFileAndNothingElse) {
   const test::TempDir dir;
   const fs::path path = dir / "heat.json";
-  save_heat(path, k_key, some_counts());
+  add_heat(path, k_key, some_counts());
   const std::string before = test::read_text(path);
   // The limit on file sizes stands for the full disk; a child, because it cannot be raised again.
   const pid_t child = fork();
@@ -169,7 +169,7 @@ TEST(HeatFile, AFullDiskLeavesTheOldFileAndNothingElse) {
     const struct rlimit limit = {16, 16};
     setrlimit(RLIMIT_FSIZE, &limit);
     close(STDERR_FILENO);
-    save_heat(path, k_key, {200, {9, 9, 9, 9, 9, 9}});
+    add_heat(path, k_key, {200, {9, 9, 9, 9, 9, 9}});
     _exit(0);
   }
   int status = 0;
@@ -188,7 +188,7 @@ TEST(HeatFile, AKilledWriterLeavesAtMostATemporaryFileThatTheNextTakesOver) {
     const pid_t child = fork();
     if (child == 0) {
       for (;;) {
-        save_heat(path, k_key, some_counts());
+        add_heat(path, k_key, some_counts());
         if (write(ends[1], "", 1) != 1) _exit(1);
       }
     }
@@ -205,7 +205,7 @@ TEST(HeatFile, AKilledWriterLeavesAtMostATemporaryFileThatTheNextTakesOver) {
   }
   write_text(dir / "heat.json.tmp",
              "what a killed process left, longer than what is written over it " + std::string(500, 'x'));
-  save_heat(path, k_key, some_counts());
+  add_heat(path, k_key, some_counts());
   EXPECT_TRUE(load_heat(path, k_key));
   EXPECT_EQ(names_in(dir.path()), std::vector<std::string>{"heat.json"});
 }
@@ -216,11 +216,34 @@ TEST(HeatFile, TwoWritersDoNotMix) {
   const int other = open((path.string() + ".tmp").c_str(), O_WRONLY | O_CREAT, 0600);
   ASSERT_GE(other, 0);
   ASSERT_EQ(flock(other, LOCK_EX), 0);
-  EXPECT_EQ(warnings_of([&] { save_heat(path, k_key, some_counts()); }), "");
+  EXPECT_THAT(warnings_of([&] { add_heat(path, k_key, some_counts()); }),
+              HasSubstr("another process is writing it"));
   EXPECT_FALSE(fs::exists(path)) << "the other one is still writing";
   close(other);
-  save_heat(path, k_key, some_counts());
+  add_heat(path, k_key, some_counts());
   EXPECT_TRUE(load_heat(path, k_key));
+}
+
+TEST(HeatFile, NothingIsLostWhenManyRunsEndTogether) {
+  const test::TempDir dir;
+  const fs::path path = dir / "heat.json";
+  constexpr int k_n_runs = 8, k_n_saves = 5;
+  std::vector<pid_t> children;
+  for (int i = 0; i < k_n_runs; ++i) {
+    children.push_back(fork());
+    if (children.back() != 0) continue;
+    // So few tokens that nothing ages by as much as one use.
+    for (int n = 0; n < k_n_saves; ++n) add_heat(path, k_key, {0.001, {100, 100, 100, 100, 100, 100}});
+    _exit(0);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  const auto counts = load_heat(path, k_key);
+  ASSERT_TRUE(counts);
+  for (const double uses : counts->uses) EXPECT_NEAR(uses, 100 * k_n_runs * k_n_saves, k_n_runs * k_n_saves);
 }
 
 TEST(HeatFile, NamesWithOddCharactersAreHarmless) {
@@ -230,4 +253,4 @@ TEST(HeatFile, NamesWithOddCharactersAreHarmless) {
 }
 
 }  // namespace
-}  // namespace sluice::residency
+}  // namespace sluice::engine

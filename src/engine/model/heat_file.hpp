@@ -4,9 +4,10 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <vector>
 
-namespace sluice::residency {
+#include "residency/hit_estimate.hpp"
+
+namespace sluice::engine {
 
 /// Which model use counts belong to.
 struct HeatKey {
@@ -16,11 +17,7 @@ struct HeatKey {
   std::uint32_t n_experts = 0;    ///< Per layer.
 };
 
-/// How often each expert was used. Older tokens weigh less.
-struct HeatCounts {
-  double n_tokens = 0;
-  std::vector<double> uses;  ///< [n_layers, n_experts], each at most about n_tokens.
-};
+using residency::HeatCounts;
 
 constexpr double k_heat_half_life_tokens = 8192.0;
 constexpr std::uint64_t k_max_heat_bytes = 8u << 20;  ///< Files larger than this are no heat files.
@@ -41,9 +38,11 @@ ParsedHeat parse_heat(const std::string& text, const HeatKey& key);
 /// too large or belongs to another model.
 std::optional<HeatCounts> load_heat(const std::filesystem::path& path, const HeatKey& key);
 
-/// Writes a heat file beside itself ("PATH.tmp") and renames it, so that PATH is always a whole file whatever
-/// ends the process; a ".tmp" that an earlier process left is taken over. Makes the folder. Leaves alone what
-/// is no heat file. Does nothing while another process writes the same file. A failure is one warning.
-void save_heat(const std::filesystem::path& path, const HeatKey& key, const HeatCounts& counts);
+/// Adds the counts of a run to a heat file: what is there now, not what was there at the start, because
+/// another run may have ended meanwhile. The sum is written beside the file ("PATH.tmp") and renamed, so that
+/// PATH is always a whole file whatever ends the process; a ".tmp" that a killed process left is taken over.
+/// Makes the folder. Leaves alone what is no heat file. Waits up to a second for another process that does
+/// the same. A failure is one warning.
+void add_heat(const std::filesystem::path& path, const HeatKey& key, const HeatCounts& run);
 
-}  // namespace sluice::residency
+}  // namespace sluice::engine

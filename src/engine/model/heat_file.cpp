@@ -1,9 +1,7 @@
-#include "residency/heat_file.hpp"
+#include "engine/model/heat_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,34 +12,25 @@
 #include <string_view>
 #include <system_error>
 
+#include "base/atomic_file.hpp"
 #include "base/check.hpp"
+#include "base/descriptor.hpp"
 #include "base/json_reader.hpp"
 #include "base/log.hpp"
 
-namespace sluice::residency {
+namespace sluice::engine {
 namespace {
 
 constexpr std::string_view k_magic = "{\"format\": \"sluice-heat\"";
 constexpr std::uint64_t k_max_count = 1'000'000'000;
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd) noexcept : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const noexcept { return fd_; }
-
- private:
-  int fd_;
-};
+/// How long to wait for another process that writes the same file; it takes milliseconds.
+constexpr std::uint64_t k_patience_ns = 1'000'000'000;
 
 /// The text of a regular file of at most k_max_heat_bytes; otherwise why not, with 0 when there is no file.
 std::optional<std::string> read_small_file(const std::filesystem::path& path, std::string* why_not) {
   // A pipe of that name must not make the program wait.
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const base::Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status = {};
   if (file.get() < 0 || fstat(file.get(), &status) != 0) {
     if (errno != ENOENT && errno != ENOTDIR) *why_not = std::strerror(errno);
@@ -73,36 +62,6 @@ std::optional<std::string> read_small_file(const std::filesystem::path& path, st
 
 std::string hex(std::uint64_t value) {
   return fmt::format("{:016x}", value);
-}
-
-/// Writes the temporary file and renames it. Returns what failed, or an empty text.
-std::string write_and_rename(const std::filesystem::path& path, const std::string& text) {
-  const std::string temporary = path.string() + ".tmp";
-  const Descriptor file(
-      open(temporary.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
-  if (file.get() < 0) return std::strerror(errno);
-  if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) return {};  // Another process saves right now.
-  struct stat own = {}, named = {};
-  if (fstat(file.get(), &own) != 0 || stat(temporary.c_str(), &named) != 0 || own.st_ino != named.st_ino)
-    return {};
-  if (!S_ISREG(own.st_mode)) return temporary + " is not a regular file";
-  const auto give_up = [&temporary](int error) {
-    unlink(temporary.c_str());
-    return std::string(std::strerror(error));
-  };
-  struct rlimit limit = {};
-  // Writing beyond it would end the process by a signal.
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && text.size() > limit.rlim_cur)
-    return give_up(EFBIG);
-  if (ftruncate(file.get(), 0) != 0) return give_up(errno);
-  for (std::string_view rest = text; !rest.empty();) {
-    const ssize_t n = write(file.get(), rest.data(), rest.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return give_up(n < 0 ? errno : EIO);
-    rest.remove_prefix(static_cast<std::size_t>(n));
-  }
-  if (rename(temporary.c_str(), path.c_str()) != 0) return give_up(errno);
-  return {};
 }
 
 }  // namespace
@@ -194,19 +153,42 @@ std::optional<HeatCounts> load_heat(const std::filesystem::path& path, const Hea
   return std::nullopt;
 }
 
-void save_heat(const std::filesystem::path& path, const HeatKey& key, const HeatCounts& counts) {
-  std::string why_not;
+namespace {
+
+/// Returns why nothing was written, or an empty text.
+std::string try_to_add(const std::filesystem::path& path, const HeatKey& key, const HeatCounts& run) {
   if (path.has_parent_path()) {
     std::error_code error;
     std::filesystem::create_directories(path.parent_path(), error);
-    if (error) why_not = error.message();
+    if (error) return error.message();
   }
-  std::optional<std::string> old;
-  if (why_not.empty()) old = read_small_file(path, &why_not);
+  base::AtomicFile file;
+  int error = file.open(path, {".tmp", 0600, /*may_take_over=*/true, k_patience_ns});
+  if (error == EBUSY) return "another process is writing it";
+  if (error == EINVAL) return file.partial().string() + " is not a regular file";
+  if (error != 0) return std::strerror(error);
+  // From here on no other process adds to it.
+  std::string why_not;
+  const std::optional<std::string> text = read_small_file(path, &why_not);
+  if (!why_not.empty()) return why_not;
+  std::optional<HeatCounts> old;
   // An empty file is what a power failure can leave of one.
-  if (old && !old->empty() && !old->starts_with(k_magic)) why_not = "it is no heat file and is left as it is";
-  if (why_not.empty()) why_not = write_and_rename(path, format_heat(key, counts));
+  if (text && !text->empty()) {
+    if (!text->starts_with(k_magic)) return "it is no heat file and is left as it is";
+    ParsedHeat parsed = parse_heat(*text, key);
+    if (!parsed.counts) base::warn("the heat file {} is begun anew: {}", path.string(), parsed.why_not);
+    old = std::move(parsed.counts);
+  }
+  error = file.append(format_heat(key, old ? merge_heat(*old, run) : run));
+  if (error == 0) error = file.commit(/*may_replace=*/true);
+  return error == 0 ? std::string() : std::strerror(error);
+}
+
+}  // namespace
+
+void add_heat(const std::filesystem::path& path, const HeatKey& key, const HeatCounts& run) {
+  const std::string why_not = try_to_add(path, key, run);
   if (!why_not.empty()) base::warn("the heat file {} is not written: {}", path.string(), why_not);
 }
 
-}  // namespace sluice::residency
+}  // namespace sluice::engine
