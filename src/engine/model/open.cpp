@@ -86,7 +86,8 @@ class Opener {
       : options_(options),
         hooks_(hooks),
         claim_(
-            hooks.limits_at_open ? hooks.limits_at_open : [reader = platform::MemoryReader()] { return reader.read(); },
+            hooks.limits_at_open ? hooks.limits_at_open
+                                 : [reader = platform::MemoryReader()] { return reader.read(); },
             hooks.limits_at_open ? 0 : MemoryClaim::k_wait_ns),
         must_take_([this](std::uint64_t bytes) { return claim_.must_take(bytes); }) {}
   std::unique_ptr<Model::Impl> open(const std::filesystem::path& path);
@@ -228,9 +229,10 @@ WeightLayout Opener::plan_and_load(std::uint64_t header_bytes) {
 }
 
 void Opener::watch_memory() {
-  impl_->pressure = hooks_.memory_limits
-                        ? std::make_unique<Pressure>(hooks_.memory_limits, 0)
-                        : std::make_unique<Pressure>([reader = platform::MemoryReader()] { return reader.read(); });
+  impl_->pressure =
+      hooks_.memory_limits
+          ? std::make_unique<Pressure>(hooks_.memory_limits, 0)
+          : std::make_unique<Pressure>([reader = platform::MemoryReader()] { return reader.read(); });
 }
 
 void Opener::start_threads() {

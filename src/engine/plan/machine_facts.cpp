@@ -71,7 +71,8 @@ void warn_of_unseen_limits() {
   const platform::MemoryLimits limits = platform::read_memory_limits();
   if (limits.total_bytes == 0) {
     base::warn(
-        "/proc does not tell how much memory the machine has, so the default budget is a guess; give --memory");
+        "/proc does not tell how much memory the machine has, so the default budget is a guess; give "
+        "--memory");
   } else if (!limits.groups_are_known) {
     base::warn(
         "the process is in a control group whose limit cannot be seen (cgroups are not mounted here); where "
