@@ -176,7 +176,7 @@ std::string try_to_add(const std::filesystem::path& path, const HeatKey& key, co
   if (text && !text->empty()) {
     if (!text->starts_with(k_magic)) return "it is no heat file and is left as it is";
     ParsedHeat parsed = parse_heat(*text, key);
-    if (!parsed.counts) base::warn("the heat file {} is begun anew: {}", path.string(), parsed.why_not);
+    if (!parsed.counts) base::warn("the heat file {} is not used: {}", path.string(), parsed.why_not);
     old = std::move(parsed.counts);
   }
   error = file.append(format_heat(key, old ? merge_heat(*old, run) : run));
