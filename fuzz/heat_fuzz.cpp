@@ -3,25 +3,25 @@
 #include <cmath>
 
 #include "input.hpp"
-#include "residency/heat_file.hpp"
+#include "engine/model/heat_file.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace sluice;
   using fuzz::require;
-  const residency::HeatKey key{"a model", 0x123456789abcdef0u, 2, 3};
-  const residency::ParsedHeat parsed =
-      residency::parse_heat(std::string(reinterpret_cast<const char*>(data), size), key);
+  const engine::HeatKey key{"a model", 0x123456789abcdef0u, 2, 3};
+  const engine::ParsedHeat parsed =
+      engine::parse_heat(std::string(reinterpret_cast<const char*>(data), size), key);
   if (!parsed.counts) {
     require(!parsed.why_not.empty(), "a file is refused without a reason");
     return 0;
   }
   require(parsed.counts->n_tokens > 0 && parsed.counts->uses.size() == 6, "counts of another shape");
   for (const double uses : parsed.counts->uses) require(std::isfinite(uses) && uses >= 0, "a count is none");
-  const residency::ParsedHeat again = residency::parse_heat(format_heat(key, *parsed.counts), key);
+  const engine::ParsedHeat again = engine::parse_heat(format_heat(key, *parsed.counts), key);
   require(again.counts && again.counts->uses == parsed.counts->uses &&
               again.counts->n_tokens == parsed.counts->n_tokens,
           "counts change when they are written and read");
-  const residency::HeatCounts merged = merge_heat(*parsed.counts, *again.counts);
+  const residency::HeatCounts merged = engine::merge_heat(*parsed.counts, *again.counts);
   for (const double uses : merged.uses) require(std::isfinite(uses), "merging gives no number");
   return 0;
 }
