@@ -2,8 +2,8 @@
 // read back from what is written of it.
 #include <cmath>
 
-#include "input.hpp"
 #include "engine/model/heat_file.hpp"
+#include "input.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace sluice;
