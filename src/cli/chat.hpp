@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,16 +13,29 @@
 
 namespace sluice::cli {
 
+/// How the turns of a chat are written. Marks are read as control tokens where the vocabulary has them.
+struct ChatForm {
+  std::string_view system_begin = {}, system_end = {};
+  std::string_view user_begin = {};   ///< Before a message.
+  std::string_view user_end = {};     ///< Behind it; the answer follows.
+  std::string_view answer_end = {};   ///< Before the next turn.
+  bool system_in_message = false;     ///< The system message stands inside the first message, not before it.
+  bool answer_ends_with_eos = false;  ///< The end token stands before the next turn, too.
+  bool turn_begins_with_bos = false;  ///< Every turn but the first begins with BOS.
+  bool is_plain = false;              ///< Lines instead of marks.
+};
+
+/// ChatML or Llama 3 where the vocabulary has the marks, Llama 2 or Mistral where it or the file's template
+/// has [INST]; else "User:" and "Assistant:" lines.
+const ChatForm& chat_form_of(const Tokenizer& tokenizer, std::string_view chat_template);
+
 /// A conversation in one sequence: what was computed stays computed, each turn prefills only what is new.
-///
-/// Turns are written in ChatML when the vocabulary has its marks, else as "User:" and "Assistant:" lines.
 /// Text of the user is never read as control tokens.
 class Conversation {
  public:
   Conversation(Model& model, std::optional<std::string> system);
 
-  /// Whether the vocabulary has ChatML's marks.
-  bool chatml() const noexcept { return chatml_; }
+  const ChatForm& form() const noexcept { return form_; }
 
   /// Adds a message of the user and generates the answer. After an Error the conversation is as before the
   /// call.
@@ -32,12 +47,13 @@ class Conversation {
 
  private:
   void begin();
+  void add(std::span<const TextPiece> pieces);
   void add_turn(std::string_view message);
 
   Model& model_;
   Sequence sequence_;
   std::optional<std::string> system_;
-  bool chatml_;
+  const ChatForm& form_;
   bool first_turn_ = true;
   bool user_mark_written_ = false;  ///< The model itself wrote the mark that opens the user's next turn.
   std::vector<TokenId> history_;    ///< All tokens of the conversation; the sequence holds a prefix of them.

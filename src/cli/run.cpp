@@ -101,7 +101,7 @@ void print_stats(const Model& model, const RunCommand& command, const SpeedRates
 }
 
 void note_plain_form(const Conversation& conversation) {
-  if (conversation.chatml()) return;
+  if (!conversation.form().is_plain) return;
   print_error_text(
       "sluice: note: the file names no form of chat that this version knows, so turns are written as User: "
       "and "
