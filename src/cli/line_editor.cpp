@@ -253,10 +253,13 @@ std::string LineEditor::draw(std::size_t n_columns, std::size_t n_rows) {
   }
   screen_row_ = layout.row - first;
   n_screen_rows_ = last - first;
-  const std::size_t up = n_screen_rows_ - 1 - screen_row_;
-  if (up != 0) out += fmt::format("\x1b[{}A", up);
-  out += "\r";
-  if (layout.column != 0) out += fmt::format("\x1b[{}C", layout.column);
+  // At the end of the text the cursor is there already: programs that drive a chat look for the bare prompt.
+  if (cursor_ != text_.size()) {
+    const std::size_t up = n_screen_rows_ - 1 - screen_row_;
+    if (up != 0) out += fmt::format("\x1b[{}A", up);
+    out += "\r";
+    if (layout.column != 0) out += fmt::format("\x1b[{}C", layout.column);
+  }
   shown_ = cursor_ == text_.size() ? text_ : std::string();
   shown_width_ = layout.column;
   return out;

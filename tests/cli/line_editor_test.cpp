@@ -95,23 +95,28 @@ TEST(LineEditor, ShowsWideAndControlCharactersAndWrapsBeforeTheEdge) {
   LineEditor editor("> ");
   // Two columns each: three of them and the prompt fill 8 of 9.
   type(editor, "\xe4\xb8\xad\xe4\xb8\xad\xe4\xb8\xad\xe4\xb8\xad");
-  EXPECT_EQ(editor.draw(9, 24), "\r\x1b[J> \xe4\xb8\xad\xe4\xb8\xad\xe4\xb8\xad\r\n  \xe4\xb8\xad\r\x1b[4C");
+  EXPECT_EQ(editor.draw(9, 24), "\r\x1b[J> \xe4\xb8\xad\xe4\xb8\xad\xe4\xb8\xad\r\n  \xe4\xb8\xad");
+}
+
+TEST(LineEditor, AnEmptyLineEndsWithTheBarePrompt) {
+  LineEditor editor("> ");
+  EXPECT_EQ(editor.draw(80, 24), "\r\x1b[J> ");
 }
 
 TEST(LineEditor, DrawsOnlyALetterThatIsAddedAtTheEnd) {
   LineEditor editor("> ");
   type(editor, "ab");
-  EXPECT_EQ(editor.draw(80, 24), "\r\x1b[J> ab\r\x1b[4C");
+  EXPECT_EQ(editor.draw(80, 24), "\r\x1b[J> ab");
   type(editor, "c");
   EXPECT_EQ(editor.draw(80, 24), "c");
   type(editor, "\x7f");
-  EXPECT_EQ(editor.draw(80, 24), "\r\x1b[J> ab\r\x1b[4C");
+  EXPECT_EQ(editor.draw(80, 24), "\r\x1b[J> ab");
 }
 
 TEST(LineEditor, ALineHigherThanTheScreenIsShownAroundTheCursor) {
   LineEditor editor("> ");
   type(editor, "\x1b[200~1\n2\n3\n4\x1b[201~");
-  EXPECT_EQ(editor.draw(80, 3), "\r\x1b[J  3\r\n  4\r\x1b[3C");
+  EXPECT_EQ(editor.draw(80, 3), "\r\x1b[J  3\r\n  4");
   // One row up again, whatever is above.
   type(editor, "\x01");
   EXPECT_EQ(editor.draw(80, 3), "\r\x1b[1A\x1b[J  3\r\n  4\r\x1b[2C");
