@@ -23,7 +23,6 @@ namespace fs = std::filesystem;
 
 constexpr std::array<std::uint32_t, 5> k_blocks = {64u << 10, 256u << 10, 512u << 10, 1u << 20, 4u << 20};
 constexpr std::array<std::uint32_t, 5> k_depths = {1, 4, 8, 16, 32};
-static_assert(k_depths.back() == storage::k_pread_threads);
 /// Beyond caches, as the weights of a model that streams.
 constexpr std::uint64_t k_buffer_bytes = 512 * base::k_mib;
 /// Less than this on the drive: the rest is holes or compressed, which no drive delivers.

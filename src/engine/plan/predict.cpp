@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/error.hpp"
-#include "storage/backend.hpp"
 
 // Constants of the model, each with where it comes from. "The tables" are those of docs/performance.md.
 namespace sluice {
@@ -48,7 +47,7 @@ constexpr double k_drive_overlap = 2;
 /// Reads are cut into pieces of this size (storage/read_queue).
 constexpr double k_piece_bytes = 512.0 * 1024;
 /// No profile has more in flight.
-constexpr double k_max_depth = storage::k_pread_threads;
+constexpr double k_max_depth = 32;
 /// Rows of embeddings that are read at the same time (residency/row_gather).
 constexpr double k_gather_depth = 32;
 constexpr double k_giga = 1e9;
