@@ -15,19 +15,6 @@ def chat(model, prompt=STORY, n=250):
     return result, result.json
 
 
-def padded_draft():
-    """A draft whose vocabulary is padded otherwise guesses for the model, and the text stays the same."""
-    few, many = craft("pad-vocab", DRAFT, "draft+128.gguf", 128), craft("pad-vocab", MOE, "moe+128.gguf", 128)
-    expected = text(MOE, "--memory", "64M", n=60)
-    for model, draft in ((MOE, few), (many, DRAFT)):
-        answer = run(model, "--memory", "64M", "--draft", draft, "--speculate", "draft", "--json", n=60).json
-        same(answer["text"].strip(), expected.strip(), f"{model} with {draft}")
-        assert answer["stats"]["n_draft_guessed"] > 0, "nothing was guessed, so nothing was tested"
-    accepted = [run(model, "--memory", "64M", "--draft", draft, "--speculate", "draft", "--json",
-                    prompt=STORY, n=100).json["stats"]["n_draft_accepted"] for model, draft in ((MOE, few), (many, DRAFT))]
-    assert all(n > 0 for n in accepted), accepted
-
-
 def foreign_draft():
     """A draft that spells the shared ids otherwise is refused."""
     refused(run(MOE, "--memory", "64M", "--draft", SPM, "--speculate", "draft"), "vocabular")
@@ -103,5 +90,5 @@ def penalty_with_guesses():
 
 
 if __name__ == "__main__":
-    sys.exit(main([padded_draft, foreign_draft, turn_marks_of_a_wrong_type, special_ids_out_of_range, a_chat_in_pieces,
+    sys.exit(main([foreign_draft, turn_marks_of_a_wrong_type, special_ids_out_of_range, a_chat_in_pieces,
                    endless_words, first_token_once, edge_of_the_context, penalty_with_guesses]))
