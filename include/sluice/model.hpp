@@ -85,8 +85,8 @@ using StepProgress = std::function<void(double n_done, std::size_t n_tokens)>;
 class Model {
  public:
   /// Opens a GGUF file (any shard of a split one), plans its placement and loads what the plan pins. Throws
-  /// Error: io, invalid_file, unsupported, or budget when the budget is below the floor (the message says the
-  /// floor).
+  /// Error: io, invalid_file, unsupported, budget when the budget is below the floor (the message says the
+  /// floor), or cancelled (OpenOptions::cancel).
   static Model open(const std::filesystem::path& path, const OpenOptions& options = {});
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "sluice/routing.hpp"
@@ -9,6 +11,9 @@
 namespace sluice {
 
 class Model;
+class Tokenizer;
+struct ModelInfo;
+struct Plan;
 
 /// Which units stay when a cache is full.
 enum class CachePolicy { lfru, lru };
@@ -18,6 +23,19 @@ enum class IoBackend { automatic, uring, pread };
 /// Limits of OpenOptions::max_sequences and n_threads.
 inline constexpr std::uint32_t k_max_sequences = 4096;
 inline constexpr int k_max_threads = 256;
+
+/// What takes time while a model opens, in this order; the last two are of models with experts.
+enum class OpenStage {
+  weights,  ///< Weights that stay in memory are read.
+  memory,   ///< Memory for experts is taken; nothing is read.
+  experts,  ///< All experts are read, because all of them fit.
+};
+struct OpenProgress {
+  OpenStage stage = OpenStage::weights;
+  std::uint64_t done_bytes = 0;
+  /// For `weights` and `experts`: what both read together. For `memory`: what it takes, at most.
+  std::uint64_t total_bytes = 0;
+};
 
 struct OpenOptions {
   /// Hard limit on everything the process holds, in bytes. 0: what the cgroup and the machine leave, less
@@ -41,6 +59,17 @@ struct OpenOptions {
   std::filesystem::path second_copy;
   /// Overrides the file's tokenizer.ggml.pre.
   std::string pre_tokenizer;
+  // While the model opens, and not later:
+  /// May be raised from a signal handler or another thread: opening ends with Error(cancelled).
+  const std::atomic<bool>* cancel = nullptr;
+  /// Told how far opening is, often, on the thread that opens. Must not throw.
+  std::function<void(const OpenProgress&)> on_progress;
+  /// Called once all that the header says is known and the plan is made, before any weight is read; what it
+  /// throws ends the opening. Called again in the rare case that others took memory meanwhile and the plan
+  /// has to change. For what can be refused before minutes of loading: a prompt longer than the context, a
+  /// file without a vocabulary.
+  std::function<void(const ModelInfo&, const Tokenizer&, const Plan&)> before_loading;
+  // While it runs:
   /// Gets the experts that each pass used; not for dense models. Its buffer is part of the plan.
   RoutingObserver on_routing;
   /// Where use counts of experts are kept between runs: a file, or a folder (ending with '/') in which the

@@ -35,8 +35,9 @@ class Speculator {
  public:
   /// Prompt lookup alone. Throws Error(invalid_argument) for options out of range.
   explicit Speculator(const Model& model, const SpeculateOptions& options = {});
-  /// With a draft: a small model with the same vocabulary, from open_draft(). Throws Error(invalid_argument)
-  /// that names the first difference when the vocabularies are not the same.
+  /// With a draft: a small model of the same family, from open_draft(). The vocabularies may have different
+  /// sizes, as padded ones have: tokens that only one of them has are never guessed. Throws
+  /// Error(invalid_argument) that names the first token that both have and that is not the same.
   Speculator(const Model& model, Model draft, const SpeculateOptions& options = {});
   Speculator(Speculator&&) noexcept;
   Speculator& operator=(Speculator&&) noexcept;

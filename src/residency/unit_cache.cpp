@@ -97,6 +97,7 @@ UnitCache::UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, cons
 
 UnitCache::~UnitCache() {
   abandon();
+  store_.queue().cancel_speculative();
   // The slabs must outlive every read that is under way.
   try {
     while (n_in_flight_ != 0) complete(1);
@@ -633,18 +634,23 @@ void UnitCache::preload_while(base::FunctionRef<bool()> may_go_on) {
   }
 }
 
-void UnitCache::preload() {
+void UnitCache::preload(LoadStep step) {
+  const auto complete_one = [&] {
+    complete(1);
+    step();
+  };
   for (std::uint32_t layer = 0; layer < map_.layers.size(); ++layer) {
     for (std::uint32_t expert = 0; expert < map_.layers[layer].n_experts; ++expert) {
       if (slot_of(layer, expert) != k_no_slot) continue;
       std::uint32_t slot_idx = first_slot_[layer];
       while (slot_idx < first_slot_[layer + 1] && slots_[slot_idx].state != SlotState::free) ++slot_idx;
       if (slot_idx == first_slot_[layer + 1]) break;
-      while (n_in_flight_ >= max_in_flight_) complete(1);
-      start_read(slot_idx, layer, expert, storage::Priority::demand);
+      while (n_in_flight_ >= max_in_flight_) complete_one();
+      // Nothing else is read now, and what has not begun can be dropped.
+      start_read(slot_idx, layer, expert, storage::Priority::speculative);
     }
   }
-  while (n_in_flight_ != 0) complete(1);
+  while (n_in_flight_ != 0) complete_one();
   for (std::uint32_t layer = 0; layer < map_.layers.size(); ++layer) {
     for (std::uint32_t expert = 0; expert < map_.layers[layer].n_experts; ++expert) {
       if (slot_of(layer, expert) != k_no_slot) continue;

@@ -93,8 +93,10 @@ class UnitCache {
   /// Gives up the rest of the fetch (an error, a cancel). Reads in flight end in the background.
   void abandon() noexcept;
 
-  /// Reads every expert that has a slot of its own, in file order: for plans in which all fit.
-  void preload();
+  /// Reads every expert that has a slot of its own, in file order: for plans in which all fit. What `step`
+  /// throws ends it, after which the cache can only be destroyed: that waits for the few reads that have
+  /// begun, not for all.
+  void preload(LoadStep step = k_no_load_step);
 
   /// Takes the memory of transit slots, if they are used from the start, part by part; else it comes as they
   /// are used. Throws Error(budget).

@@ -68,12 +68,12 @@ std::uint32_t WeightStore::alignment_bytes() const noexcept {
 }
 
 void WeightStore::load_pinned(std::span<const gguf::TensorInfo* const> tensors,
-                              std::span<const TensorBlock> blocks, MayTake may_take) {
+                              std::span<const TensorBlock> blocks, MayTake may_take, LoadStep step) {
   SLUICE_CHECK(pinned_.empty());
   const PinnedLayout layout = plan_pinned(tensors, alignment_bytes(), blocks);
   region_ = platform::MappedRegion::allocate(layout.region_bytes, false);
   try {
-    read_pieces(layout, may_take);
+    read_pieces(layout, may_take, step);
   } catch (...) {
     region_ = platform::MappedRegion();
     throw;
@@ -95,7 +95,7 @@ void WeightStore::refuse_zeros(const gguf::TensorInfo& tensor) const {
              zeros->bytes);
 }
 
-void WeightStore::read_pieces(const PinnedLayout& layout, MayTake may_take) {
+void WeightStore::read_pieces(const PinnedLayout& layout, MayTake may_take, LoadStep step) {
   // So large that few requests are needed, so small that reading goes on while pages are taken for the next.
   constexpr std::uint64_t k_piece_bytes = 16 * base::k_mib;
   constexpr std::size_t k_max_pending = 64;
@@ -109,7 +109,9 @@ void WeightStore::read_pieces(const PinnedLayout& layout, MayTake may_take) {
   }
   std::array<storage::ReadResult, 16> results;
   std::size_t n_submitted = 0, n_done = 0;
+  // What is in flight writes into the region; what has not begun can be dropped.
   const auto await_all = [&] {
+    queue_->cancel_speculative();
     while (n_done < n_submitted) n_done += queue_->wait(results, 1);
   };
   while (n_done < pieces.size()) {
@@ -118,7 +120,7 @@ void WeightStore::read_pieces(const PinnedLayout& layout, MayTake may_take) {
       try {
         take_memory(region_, layout.runs[piece.run_idx].region_offset + piece.offset, piece.bytes, may_take);
       } catch (const Error&) {
-        await_all();  // What is in flight writes into the region.
+        await_all();
         throw;
       }
       submit(layout, piece, n_submitted++);
@@ -131,6 +133,12 @@ void WeightStore::read_pieces(const PinnedLayout& layout, MayTake may_take) {
       await_all();
       fail_run(layout, layout.runs[pieces[failure.id].run_idx], failure);
     }
+    try {
+      step();
+    } catch (const Error&) {
+      await_all();
+      throw;
+    }
   }
 }
 
@@ -141,7 +149,7 @@ void WeightStore::submit(const PinnedLayout& layout, const Piece& piece, std::ui
                                      piece.bytes,
                                      region_.data() + run.region_offset + piece.offset,
                                      id,
-                                     storage::Priority::demand,
+                                     storage::Priority::speculative,  // Nothing else is read now.
                                      copy(run.shard_idx)};
   queue_->submit({&request, 1});
 }

@@ -43,6 +43,10 @@ struct PinnedLayout {
 PinnedLayout plan_pinned(std::span<const gguf::TensorInfo* const> tensors, std::uint32_t alignment_bytes,
                          std::span<const TensorBlock> blocks = {});
 
+/// Called again and again while weights are read. May throw an Error, which ends the reading.
+using LoadStep = base::FunctionRef<void()>;
+inline constexpr auto k_no_load_step = [] {};
+
 /// The open files of a model and the weights that stay in memory: for the whole run, or until their block is
 /// given back.
 class WeightStore {
@@ -63,10 +67,10 @@ class WeightStore {
 
   /// Reads the tensors into the pinned region, those of each block together, and takes memory for them part
   /// by part. Throws Error(io) naming tensor, path and offset, Error(invalid_file) where weights are zero
-  /// (zero_check.hpp), and Error(budget) when `may_take` refuses; nothing is then pinned, and it may be tried
-  /// again.
+  /// (zero_check.hpp), Error(budget) when `may_take` refuses, and what `step` or `may_take` throws, of type
+  /// Error; nothing is then pinned, and it may be tried again.
   void load_pinned(std::span<const gguf::TensorInfo* const> tensors, std::span<const TensorBlock> blocks,
-                   MayTake may_take);
+                   MayTake may_take, LoadStep step = k_no_load_step);
   /// Address of a pinned tensor, or null when it is not pinned. It never changes, but while a block is given
   /// back there is nothing to read at the addresses of its tensors.
   const std::byte* find(const gguf::TensorInfo& tensor) const noexcept;
@@ -88,7 +92,7 @@ class WeightStore {
     std::uint32_t run_idx = 0;
     std::uint64_t offset = 0, bytes = 0;  ///< In the run.
   };
-  void read_pieces(const PinnedLayout& layout, MayTake may_take);
+  void read_pieces(const PinnedLayout& layout, MayTake may_take, LoadStep step);
   void submit(const PinnedLayout& layout, const Piece& piece, std::uint64_t id);
   [[noreturn]] void fail_run(const PinnedLayout& layout, const PinnedRun& run,
                              const storage::ReadResult& failure) const;

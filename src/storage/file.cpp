@@ -323,22 +323,22 @@ namespace {
 
 class FileByteSource final : public gguf::ByteSource {
  public:
-  FileByteSource(std::unique_ptr<File> file, std::uint64_t* storage_bytes)
-      : file_(std::move(file)),
+  FileByteSource(const File& file, std::uint64_t* storage_bytes)
+      : file_(file),
         storage_bytes_(storage_bytes),
-        window_(make_aligned_buffer(k_window_bytes, file_->alignment_bytes())) {
-    if (storage_bytes_ != nullptr) *storage_bytes_ += file_->probe_bytes();
+        window_(make_aligned_buffer(k_window_bytes, file_.alignment_bytes())) {
+    if (storage_bytes_ != nullptr) *storage_bytes_ += file_.probe_bytes();
   }
 
-  const std::string& name() const override { return file_->path(); }
-  std::uint64_t size() const override { return file_->size_bytes(); }
+  const std::string& name() const override { return file_.path(); }
+  std::uint64_t size() const override { return file_.size_bytes(); }
 
   void read(std::uint64_t offset, std::span<std::byte> out) override {
     SLUICE_CHECK(offset <= size() && out.size() <= size() - offset);
     while (!out.empty()) {
       if (offset < window_begin_ || offset >= window_end_) {
         if (out.size() >= k_window_bytes) {
-          file_->read(offset, out.data(), out.size(), storage_bytes_);
+          file_.read(offset, out.data(), out.size(), storage_bytes_);
           return;
         }
         fill_window(offset);
@@ -353,15 +353,15 @@ class FileByteSource final : public gguf::ByteSource {
  private:
   void fill_window(std::uint64_t offset) {
     const std::uint64_t begin =
-        base::align_down(offset, std::min<std::uint64_t>(file_->alignment_bytes(), k_window_bytes));
+        base::align_down(offset, std::min<std::uint64_t>(file_.alignment_bytes(), k_window_bytes));
     const std::uint64_t end = std::min(begin + k_window_bytes, size());
     window_begin_ = window_end_ = 0;  // Whatever the buffer holds when the read fails, nobody may use it.
-    file_->read(begin, window_.get(), end - begin, storage_bytes_);
+    file_.read(begin, window_.get(), end - begin, storage_bytes_);
     window_begin_ = begin;
     window_end_ = end;
   }
 
-  std::unique_ptr<File> file_;
+  const File& file_;
   std::uint64_t* storage_bytes_;
   AlignedBuffer window_;
   std::uint64_t window_begin_ = 0;
@@ -370,9 +370,8 @@ class FileByteSource final : public gguf::ByteSource {
 
 }  // namespace
 
-std::unique_ptr<gguf::ByteSource> make_byte_source(std::unique_ptr<File> file, std::uint64_t* storage_bytes) {
-  SLUICE_CHECK(file != nullptr);
-  return std::make_unique<FileByteSource>(std::move(file), storage_bytes);
+std::unique_ptr<gguf::ByteSource> make_byte_source(const File& file, std::uint64_t* storage_bytes) {
+  return std::make_unique<FileByteSource>(file, storage_bytes);
 }
 
 }  // namespace sluice::storage

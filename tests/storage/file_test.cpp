@@ -241,7 +241,8 @@ TEST_P(FileRead, ByteSourceServesAnyOrderOfReads) {
   test::WorkDir folder;
   const auto expected = test::write_random_file(folder / "file", 300'017);
   std::uint64_t counted = 0;
-  const auto source = make_byte_source(File::open(folder / "file", GetParam()), &counted);
+  const auto file = File::open(folder / "file", GetParam());
+  const auto source = make_byte_source(*file, &counted);
   EXPECT_EQ(source->size(), expected.size());
   EXPECT_EQ(source->name(), (folder / "file").string());
   const std::uint64_t probed = counted;

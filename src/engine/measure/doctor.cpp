@@ -67,7 +67,7 @@ void find_place(const fs::path& path, engine::ModelHealth& model) {
 void look_at_weights(const DoctorOptions& options, engine::ModelHealth& model) {
   constexpr std::size_t k_n_samples = 16;
   try {
-    const auto prepared = engine::prepare(engine::parse_header(options.path, nullptr), options.open, false);
+    const auto prepared = engine::prepare(engine::parse_header(options.path), options.open, false);
     engine::check_weights(*prepared, k_n_samples);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::invalid_file && error.code() != ErrorCode::io) throw;
@@ -90,7 +90,7 @@ void look_for_pieces(const fs::path& path, engine::ModelHealth& model) {
 /// Shards and drives, of a model whose header is good.
 void find_drive(const ProfileOptions& options, const Profile& kept, std::int64_t now,
                 engine::ModelHealth& model) {
-  model.n_shards = engine::parse_header(options.path, nullptr, /*allow_missing_data=*/true).shards.size();
+  model.n_shards = engine::parse_header(options.path, /*allow_missing_data=*/true).shards.size();
   const std::vector<DriveProfile> drives = engine::find_drives(options);
   if (drives.empty()) return;
   model.drive = drives.front().drive;

@@ -57,7 +57,7 @@ std::vector<fs::path> files_of(const fs::path& path) {
   if (fs::is_directory(path, error)) return {largest_file(path)};
   std::vector<fs::path> files;
   try {
-    for (const gguf::ShardInfo& shard : parse_header(path, nullptr).shards) files.emplace_back(shard.path);
+    for (const auto& shard : parse_header(path).shards) files.emplace_back(shard->path());
   } catch (const Error& failure) {
     if (failure.code() == ErrorCode::io) throw;
     files.push_back(path);

@@ -7,14 +7,6 @@
 
 namespace sluice {
 
-namespace engine {
-
-Model open_model(const std::filesystem::path& path, const OpenOptions& options, const Hooks& hooks) {
-  return ModelAccess::make(open_impl(path, options, hooks));
-}
-
-}  // namespace engine
-
 Sequence::Sequence(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
 Sequence::Sequence(Sequence&&) noexcept = default;
 Sequence& Sequence::operator=(Sequence&&) noexcept = default;

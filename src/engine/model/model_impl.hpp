@@ -32,6 +32,8 @@ namespace engine {
 
 /// Hooks for tests: what a user cannot set.
 struct Hooks {
+  /// Called between the parsing of the header and everything else.
+  std::function<void()> after_header;
   /// Wraps the storage backend, to inject faults.
   std::function<std::unique_ptr<storage::Backend>(std::unique_ptr<storage::Backend>)> wrap_backend;
   /// What the planner takes as the process's own share instead of measuring it, so that a test's plan does
@@ -47,6 +49,8 @@ struct Hooks {
 
 /// Model::open with hooks.
 Model open_model(const std::filesystem::path& path, const OpenOptions& options, const Hooks& hooks);
+/// Model::open with a header that was read already.
+Model open_model(Header header, const OpenOptions& options);
 
 }  // namespace engine
 
@@ -127,12 +131,6 @@ struct ModelAccess {
   static Model::Impl& impl(Model& model) { return *model.impl_; }
   static const Model::Impl& impl(const Model& model) { return *model.impl_; }
 };
-
-namespace engine {
-/// What open_model wraps.
-std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const OpenOptions& options,
-                                       const Hooks& hooks);
-}  // namespace engine
 
 struct Sequence::Impl {
   Model::Impl* owner = nullptr;

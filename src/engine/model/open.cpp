@@ -10,6 +10,7 @@
 #include "engine/model/model_impl.hpp"
 #include "engine/model/open_turn.hpp"
 #include "engine/plan/machine_facts.hpp"
+#include "engine/speculate/shared_vocabulary.hpp"
 
 namespace sluice::engine {
 namespace {
@@ -82,21 +83,26 @@ struct WeightLayout {
 /// return value, or both; the comment of each stage names the fields it needs.
 class Opener {
  public:
+  /// Made before the header is read, so that its bytes and its time count.
   Opener(const OpenOptions& options, const Hooks& hooks)
       : options_(options),
         hooks_(hooks),
-        claim_(
-            hooks.limits_at_open ? hooks.limits_at_open
-                                 : [reader = platform::MemoryReader()] { return reader.read(); },
-            hooks.limits_at_open ? 0 : MemoryClaim::k_wait_ns),
-        must_take_([this](std::uint64_t bytes) { return claim_.must_take(bytes); }) {}
-  std::unique_ptr<Model::Impl> open(const std::filesystem::path& path);
+        claim_([this] { return limits_at_open(); }, hooks.limits_at_open ? 0 : MemoryClaim::k_wait_ns),
+        must_take_([this](std::uint64_t bytes) {
+          check_cancel();
+          return claim_.must_take(bytes);
+        }) {
+    check_options(options);
+  }
+  std::unique_ptr<Model::Impl> open(Header header);
 
  private:
   using Queue = std::unique_ptr<storage::ReadQueue>;
 
-  /// Makes the model with `prepared`. Returns the bytes it read.
-  std::uint64_t read_header(const std::filesystem::path& path);
+  /// Makes the model with `prepared`.
+  void read_header(Header header);
+  /// Needs prepared. What can be said against the draft before minutes of loading.
+  void check_draft() const;
   /// Needs nothing.
   void start_threads();
   /// Needs nothing.
@@ -118,19 +124,28 @@ class Opener {
   void make_plan(residency::MachineFacts machine);
   /// Needs what make_plan(), lay_out_weights() and load_weights() need. Plans again when others took the
   /// memory of a default budget meanwhile.
-  WeightLayout plan_and_load(std::uint64_t header_bytes);
+  WeightLayout plan_and_load();
   /// Needs prepared (takes its open files).
   void make_store(Queue queue);
   /// Needs prepared and placement.
   WeightLayout lay_out_weights() const;
-  /// Needs store. Adds what it reads to the bytes read so far, and starts the counters of later reads.
-  void load_weights(const WeightLayout& layout, std::uint64_t header_bytes);
+  /// Needs prepared and plan. Calls the caller.
+  void ask_before_loading() const;
+  /// Needs store. Counts what was read so far, and starts the counters of later reads.
+  void load_weights(const WeightLayout& layout);
   /// Needs placement and store with its weights.
   void make_streams(const WeightLayout& layout);
-  /// Needs placement and store. For models with experts.
+  /// Needs placement and store with its weights. For models with experts.
   void make_cache();
   /// Needs cache. Takes the memory of its slots and, when it keeps all experts, reads them.
   void fill_cache();
+  /// What the claim looks at; between waits, so here the caller can end them.
+  platform::MemoryLimits limits_at_open() const;
+  /// Bytes that loading will read, nearly.
+  std::uint64_t bytes_to_load(const WeightLayout& layout) const;
+  /// Tells how far reading is, and throws Error(cancelled).
+  void note_load(OpenStage stage) const;
+  void check_cancel() const;
   /// Needs cache, and store with its weights.
   void use_heat();
   /// Needs everything before it.
@@ -144,23 +159,29 @@ class Opener {
 
   const OpenOptions& options_;
   const Hooks& hooks_;
+  platform::MemoryReader memory_;
   MemoryClaim claim_;
   std::function<bool(std::uint64_t)> must_take_;  ///< Of the claim.
   std::string first_description_;                 ///< How the first queue reads.
   std::unique_ptr<Model::Impl> impl_;
+  std::uint64_t start_ns_ = base::now_ns();
+  std::optional<std::uint64_t> kernel_bytes_before_ = platform::read_storage_bytes();
+  std::uint64_t load_bytes_ = 0;  ///< What loading will read.
 };
 
-std::unique_ptr<Model::Impl> Opener::open(const std::filesystem::path& path) {
-  const std::uint64_t start = base::now_ns();
-  check_options(options_);
+std::unique_ptr<Model::Impl> Opener::open(Header header) {
+  if (hooks_.after_header) hooks_.after_header();
   if (options_.memory_bytes == 0) warn_of_unseen_limits();
-  const std::uint64_t header_bytes = read_header(path);
+  read_header(std::move(header));
+  check_draft();
+  check_cancel();
   start_threads();
   watch_memory();
   Queue queue = make_first_queue();
   const OpenTurn turn = take_turn();
+  check_cancel();
   make_store(std::move(queue));
-  const WeightLayout layout = plan_and_load(header_bytes);
+  const WeightLayout layout = plan_and_load();
   make_streams(layout);
   if (parts().params.is_moe()) make_cache();
   impl_->pressure->watch(impl_->cache.get(), impl_->tiers.get());
@@ -168,26 +189,39 @@ std::unique_ptr<Model::Impl> Opener::open(const std::filesystem::path& path) {
     fill_cache();
     use_heat();
   }
+  check_cancel();
   make_forward();
   reserve_rows();
-  impl_->open_ns = base::now_ns() - start;
+  impl_->open_ns = base::now_ns() - start_ns_;
   return std::move(impl_);
 }
 
-std::uint64_t Opener::read_header(const std::filesystem::path& path) {
-  const std::optional<std::uint64_t> kernel_bytes_before = platform::read_storage_bytes();
-  std::uint64_t header_bytes = 0;
-  std::unique_ptr<Prepared> prepared = prepare(parse_header(path, &header_bytes), options_, false);
+void Opener::check_cancel() const {
+  if (options_.cancel != nullptr && options_.cancel->load(std::memory_order_relaxed))
+    throw Error(ErrorCode::cancelled, "opening the model was cancelled");
+}
+
+void Opener::read_header(Header header) {
+  std::unique_ptr<Prepared> prepared = prepare(std::move(header), options_, false);
   check_weights(*prepared);
   auto tokenizer = std::make_shared<Tokenizer::Impl>();
   tokenizer->tokenizer = std::move(prepared->tokenizer);
   impl_ = std::make_unique<Model::Impl>(Tokenizer(std::move(tokenizer)));
   impl_->options = options_;
-  impl_->options.draft = nullptr;  // Looked at only while the model opens.
-  impl_->kernel_bytes_before = kernel_bytes_before;
+  // These are looked at only while the model opens, and may be gone later.
+  impl_->options.draft = nullptr;
+  impl_->options.cancel = nullptr;
+  impl_->options.on_progress = nullptr;
+  impl_->options.before_loading = nullptr;
+  impl_->kernel_bytes_before = kernel_bytes_before_;
   impl_->prepared = std::move(prepared);
   impl_->info = make_info(parts());
-  return header_bytes + parts().probe_read_bytes;
+}
+
+void Opener::check_draft() const {
+  if (options_.draft == nullptr) return;
+  const Model& draft = *options_.draft;
+  n_shared_tokens(impl_->info, impl_->tokenizer, draft.info(), draft.tokenizer());
 }
 
 std::uint64_t Opener::modest_bytes(const residency::ModelFacts& facts,
@@ -211,16 +245,18 @@ OpenTurn Opener::take_turn() const {
   // Who needs little beside what is free does not wait for one who loads much.
   constexpr std::uint64_t k_little = 16;
   if (!facts || impl_->info.file_bytes < facts->free_bytes / k_little) return {};
-  return OpenTurn(OpenTurn::place(limits.cgroup_limit_bytes ? limits.cgroup_path : ""));
+  return OpenTurn(OpenTurn::place(limits.cgroup_limit_bytes ? limits.cgroup_path : ""), OpenTurn::k_wait_ns,
+                  options_.cancel);
 }
 
-WeightLayout Opener::plan_and_load(std::uint64_t header_bytes) {
+WeightLayout Opener::plan_and_load() {
   constexpr int k_max_plans = 4;
   for (int n_plans = 1;; ++n_plans) {
     make_plan(look_at_machine());
+    ask_before_loading();
     WeightLayout layout = lay_out_weights();
     try {
-      load_weights(layout, header_bytes);
+      load_weights(layout);
       return layout;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::budget || options_.memory_bytes != 0 || n_plans == k_max_plans) throw;
@@ -328,12 +364,43 @@ WeightLayout Opener::lay_out_weights() const {
   return layout;
 }
 
-void Opener::load_weights(const WeightLayout& layout, std::uint64_t header_bytes) {
+void Opener::ask_before_loading() const {
+  if (options_.before_loading) options_.before_loading(impl_->info, impl_->tokenizer, impl_->plan);
+}
+
+std::uint64_t Opener::bytes_to_load(const WeightLayout& layout) const {
+  std::uint64_t bytes = 0;
+  for (const gguf::TensorInfo* tensor : layout.pinned) bytes += tensor->size_bytes;
+  for (const residency::TensorBlock& block : layout.pinned_blocks) {
+    for (const gguf::TensorInfo* tensor : block) bytes += tensor->size_bytes;
+  }
+  if (impl_->placement.n_transit != 0) return bytes;  // Experts are read when they are wanted.
+  for (const residency::LayerUnits& layer : parts().units.layers)
+    bytes += layer.n_experts * layer.weight_bytes;
+  return bytes;
+}
+
+platform::MemoryLimits Opener::limits_at_open() const {
+  check_cancel();
+  return hooks_.limits_at_open ? hooks_.limits_at_open() : memory_.read();
+}
+
+void Opener::note_load(OpenStage stage) const {
+  check_cancel();
+  if (!options_.on_progress) return;
+  // Whole blocks are read, a little more than the weights.
+  const std::uint64_t read_bytes = impl_->store->queue().statistics().read_bytes;
+  options_.on_progress({stage, std::min(read_bytes, load_bytes_), load_bytes_});
+}
+
+void Opener::load_weights(const WeightLayout& layout) {
   residency::WeightStore& store = *impl_->store;
-  store.load_pinned(layout.pinned, layout.pinned_blocks, must_take_);
+  load_bytes_ = bytes_to_load(layout);
+  store.load_pinned(layout.pinned, layout.pinned_blocks, must_take_,
+                    [this] { note_load(OpenStage::weights); });
   impl_->io_before = store.queue().statistics();
   impl_->drives_before = store.queue().drives();
-  impl_->load_read_bytes = header_bytes + impl_->io_before.read_bytes;
+  impl_->load_read_bytes = parts().read_bytes + impl_->io_before.read_bytes;
 }
 
 void Opener::make_streams(const WeightLayout& layout) {
@@ -360,8 +427,18 @@ void Opener::make_cache() {
 }
 
 void Opener::fill_cache() {
-  impl_->cache->fill_slots([this](std::uint64_t bytes) { return claim_.may_take(bytes); });
-  if (!impl_->cache->is_streaming()) impl_->cache->preload();
+  residency::UnitCache& cache = *impl_->cache;
+  std::uint64_t taken_bytes = 0, all_bytes = 0;
+  for (std::size_t i = 0; i < parts().units.layers.size(); ++i)
+    all_bytes += impl_->placement.slots_per_layer[i] * parts().units.layers[i].slot_bytes;
+  cache.fill_slots([&](std::uint64_t bytes) {
+    check_cancel();
+    if (options_.on_progress)
+      options_.on_progress({OpenStage::memory, std::min(taken_bytes, all_bytes), all_bytes});
+    taken_bytes += bytes;
+    return claim_.may_take(bytes);
+  });
+  if (!cache.is_streaming()) cache.preload([this] { note_load(OpenStage::experts); });
 }
 
 void Opener::use_heat() {
@@ -404,9 +481,14 @@ void Opener::reserve_rows() {
 
 }  // namespace
 
-std::unique_ptr<Model::Impl> open_impl(const std::filesystem::path& path, const OpenOptions& options,
-                                       const Hooks& hooks) {
-  return Opener(options, hooks).open(path);
+Model open_model(const std::filesystem::path& path, const OpenOptions& options, const Hooks& hooks) {
+  Opener opener(options, hooks);
+  return ModelAccess::make(opener.open(parse_header(path)));
+}
+
+Model open_model(Header header, const OpenOptions& options) {
+  const Hooks none;
+  return ModelAccess::make(Opener(options, none).open(std::move(header)));
 }
 
 }  // namespace sluice::engine

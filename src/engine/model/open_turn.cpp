@@ -28,7 +28,8 @@ std::filesystem::path OpenTurn::place(const std::string& group) {
   return std::filesystem::path(is_usable ? runtime : "/tmp") / (name + ".lock");
 }
 
-OpenTurn::OpenTurn(const std::filesystem::path& path, std::uint64_t wait_ns) {
+OpenTurn::OpenTurn(const std::filesystem::path& path, std::uint64_t wait_ns,
+                   const std::atomic<bool>* cancel) {
   constexpr auto k_pause = std::chrono::milliseconds(10);
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return;
@@ -40,7 +41,8 @@ OpenTurn::OpenTurn(const std::filesystem::path& path, std::uint64_t wait_ns) {
   }
   const std::uint64_t start = base::now_ns();
   while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    if ((errno != EWOULDBLOCK && errno != EINTR) || base::now_ns() - start >= wait_ns) {
+    const bool can_wait = errno == EWOULDBLOCK || errno == EINTR;
+    if (!can_wait || base::now_ns() - start >= wait_ns || (cancel != nullptr && *cancel)) {
       close(fd);
       return;
     }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -14,8 +15,10 @@ class OpenTurn {
   static constexpr std::uint64_t k_wait_ns = 10'000'000'000;
 
   OpenTurn() = default;
-  /// Waits at most `wait_ns` for the lock file at `path`, which is made when it is not there.
-  explicit OpenTurn(const std::filesystem::path& path, std::uint64_t wait_ns = k_wait_ns);
+  /// Waits at most `wait_ns`, and no longer when `cancel` is raised, for the lock file at `path`, which is
+  /// made when it is not there.
+  explicit OpenTurn(const std::filesystem::path& path, std::uint64_t wait_ns = k_wait_ns,
+                    const std::atomic<bool>* cancel = nullptr);
   ~OpenTurn();
   OpenTurn(OpenTurn&& other) noexcept;
   OpenTurn& operator=(OpenTurn&& other) noexcept;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/check.hpp"
 #include "base/error.hpp"
 #include "engine/model/second_copy.hpp"
 #include "model/architecture.hpp"
@@ -48,12 +49,22 @@ bool has_vocabulary(const gguf::Metadata& metadata) {
 
 }  // namespace
 
-gguf::ModelFile parse_header(const std::filesystem::path& path, std::uint64_t* read_bytes,
-                             bool allow_missing_data) {
-  const auto open = [read_bytes](const std::string& name) {
-    return storage::make_byte_source(storage::File::open(name, true), read_bytes);
+Header parse_header(const std::filesystem::path& path, bool allow_missing_data) {
+  Header header;
+  std::vector<std::unique_ptr<storage::File>> opened;  // In the order of parsing: the one given comes first.
+  const auto open = [&](const std::string& name) {
+    opened.push_back(storage::File::open(name, true));
+    return storage::make_byte_source(*opened.back(), &header.read_bytes);
   };
-  return gguf::parse_model(path.string(), open, {allow_missing_data});
+  header.file = gguf::parse_model(path.string(), open, {allow_missing_data});
+  for (const gguf::ShardInfo& shard : header.file.shards) {
+    const auto its = std::find_if(opened.begin(), opened.end(), [&](const auto& file) {
+      return file != nullptr && file->path() == shard.path;
+    });
+    SLUICE_CHECK(its != opened.end());
+    header.shards.push_back(std::move(*its));
+  }
+  return header;
 }
 
 std::string model_name(const gguf::ModelFile& file) {
@@ -61,10 +72,12 @@ std::string model_name(const gguf::ModelFile& file) {
                          .value_or(std::filesystem::path(file.shards.front().path).stem().string()));
 }
 
-std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& options, bool keep_metadata,
-                                  std::optional<std::uint32_t> assumed_alignment) {
+std::unique_ptr<Prepared> prepare(Header header, const OpenOptions& options, bool keep_metadata,
+                                  std::uint32_t assumed_alignment) {
   auto prepared = std::make_unique<Prepared>();
-  prepared->file = std::move(file);
+  prepared->file = std::move(header.file);
+  prepared->shards = std::move(header.shards);
+  prepared->read_bytes = header.read_bytes;
   gguf::Metadata& metadata = prepared->file.metadata;
   model::HyperParams& params = prepared->params;
   params = model::read_hyper_params(metadata);
@@ -85,17 +98,11 @@ std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& optio
       metadata.drop(key);
     }
   }
-  if (!assumed_alignment) {
-    for (const gguf::ShardInfo& shard : prepared->file.shards) {
-      prepared->shards.push_back(storage::File::open(shard.path, true));
-      prepared->probe_read_bytes += prepared->shards.back()->probe_bytes();
-    }
-  }
-  if (!assumed_alignment && !options.second_copy.empty()) {
+  if (!prepared->shards.empty() && !options.second_copy.empty()) {
     prepared->copies =
-        open_second_copy(prepared->file, prepared->shards, options.second_copy, &prepared->probe_read_bytes);
+        open_second_copy(prepared->file, prepared->shards, options.second_copy, &prepared->read_bytes);
   }
-  prepared->alignment_bytes = assumed_alignment.value_or(widest_alignment(prepared->shards));
+  prepared->alignment_bytes = std::max(assumed_alignment, widest_alignment(prepared->shards));
   prepared->units = residency::map_units(prepared->file, params.n_layers, params.n_experts, params.n_embd,
                                          params.n_ff_expert, prepared->alignment_bytes);
   return prepared;
@@ -108,7 +115,7 @@ void check_weights(Prepared& prepared, std::size_t n_samples) {
     return row < words->vocab_size() &&
            words->token_kind(static_cast<tokenizer::TokenId>(row)) == tokenizer::TokenKind::normal;
   };
-  residency::check_weights(prepared.file, prepared.shards, n_samples, is_trained, &prepared.probe_read_bytes);
+  residency::check_weights(prepared.file, prepared.shards, n_samples, is_trained, &prepared.read_bytes);
 }
 
 residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& ops) {

@@ -20,6 +20,14 @@
 
 namespace sluice::engine {
 
+/// A parsed header and the files it was read from. They stay open, so that weights come from the same files
+/// even when another one gets a name meanwhile.
+struct Header {
+  gguf::ModelFile file;
+  std::vector<std::unique_ptr<storage::File>> shards;  ///< As in `file`; none when it lies in no file.
+  std::uint64_t read_bytes = 0;
+};
+
 /// Everything that is known about a model before any weight is read.
 struct Prepared {
   gguf::ModelFile file;
@@ -31,23 +39,22 @@ struct Prepared {
   std::vector<std::unique_ptr<storage::File>> copies;  ///< Of the shards; empty without a second copy.
   std::uint32_t alignment_bytes = 1;                   ///< The widest that direct reads of a shard need.
   residency::UnitMap units;
-  /// Read to find out whether direct reads work and weights are there, and to compare copies.
-  std::uint64_t probe_read_bytes = 0;
+  /// To know all this: of the header, to see whether weights are there, and to compare copies.
+  std::uint64_t read_bytes = 0;
 };
 
-/// Parses the header of a model given by any shard; reads nothing else. Adds the bytes read to *read_bytes.
-/// With `allow_missing_data` the files may end before their tensors do.
-gguf::ModelFile parse_header(const std::filesystem::path& path, std::uint64_t* read_bytes,
-                             bool allow_missing_data = false);
+/// Parses the header of a model given by any shard; reads nothing else. With `allow_missing_data` the files
+/// may end before their tensors do.
+Header parse_header(const std::filesystem::path& path, bool allow_missing_data = false);
 
 /// general.name, or the stem of the file's name.
 std::string model_name(const gguf::ModelFile& file);
 
 /// Checks a parsed model against its architecture and builds vocabulary and unit map. The vocabulary's texts
-/// are dropped from the metadata when `keep_metadata` is false: they would be held twice. With
-/// `assumed_alignment` no shard is opened, for a model that is only planned and may not exist.
-std::unique_ptr<Prepared> prepare(gguf::ModelFile file, const OpenOptions& options, bool keep_metadata,
-                                  std::optional<std::uint32_t> assumed_alignment = {});
+/// are dropped from the metadata when `keep_metadata` is false: they would be held twice. `assumed_alignment`
+/// is that of a header without files.
+std::unique_ptr<Prepared> prepare(Header header, const OpenOptions& options, bool keep_metadata,
+                                  std::uint32_t assumed_alignment = 1);
 
 /// Reads `n_samples` blocks of every matrix; the tokenizer must still be there. Throws Error(invalid_file)
 /// where weights were never written (residency/zero_check.hpp).

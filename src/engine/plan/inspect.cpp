@@ -47,11 +47,11 @@ void describe(const gguf::ModelFile& file, Inspection& inspection) {
 Inspection inspect(const std::filesystem::path& path, const OpenOptions& options) {
   Inspection inspection;
   inspection.path = path.string();
-  gguf::ModelFile file = engine::parse_header(path, nullptr);
-  describe(file, inspection);
+  engine::Header header = engine::parse_header(path);
+  describe(header.file, inspection);
   std::unique_ptr<engine::Prepared> prepared;
   try {
-    prepared = engine::prepare(std::move(file), options, false);
+    prepared = engine::prepare(std::move(header), options, false);
     engine::check_weights(*prepared);
   } catch (const Error& error) {
     inspection.why_not = error.what();

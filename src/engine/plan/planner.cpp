@@ -111,14 +111,17 @@ std::uint64_t needed_bytes(const engine::Planner& planner, residency::MachineFac
 PlanReport make_plans(const PlanRequest& request) {
   PlanReport report;
   const bool is_shape = !request.shape.empty();
-  gguf::ModelFile file = is_shape ? synth::parse_shape(request.shape, request.type)
-                                  : engine::parse_header(request.path, nullptr, /*allow_missing_data=*/true);
+  engine::Header header;
+  if (is_shape) {
+    header.file = synth::parse_shape(request.shape, request.type);
+  } else {
+    header = engine::parse_header(request.path, /*allow_missing_data=*/true);
+  }
   report.source = is_shape ? "shape " + request.shape : request.path.string();
   report.is_shape = is_shape;
-  describe(file, report);
+  describe(header.file, report);
   const auto prepared =
-      is_shape ? engine::prepare(std::move(file), request.options, false, k_assumed_alignment_bytes)
-               : engine::prepare(std::move(file), request.options, false);
+      engine::prepare(std::move(header), request.options, false, is_shape ? k_assumed_alignment_bytes : 1);
   report.work = engine::work_facts(*prepared);
   const engine::Planner planner(*prepared, request.options);
   const residency::MachineFacts machine = facts_of_machine(request);

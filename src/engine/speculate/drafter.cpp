@@ -17,7 +17,9 @@ constexpr double k_share = 1.0 / 8;
 
 }  // namespace
 
-Drafter::Drafter(Model model) : model_(std::move(model)), sequence_(model_.new_sequence()) {
+Drafter::Drafter(Model model, std::uint32_t n_tokens)
+    : model_(std::move(model)), sequence_(model_.new_sequence()), n_tokens_(n_tokens) {
+  if (max_guesses() == 0) return;  // There is nothing to measure: a context of one token holds no guess.
   const std::vector<TokenId> tokens(std::min(k_trial_rows, sequence_.n_free() / 2), 0);
   for (std::uint32_t i = 0; i < k_trial_steps; ++i) {
     // The second time all weights have been touched.
@@ -51,7 +53,8 @@ std::uint32_t Drafter::rows_behind(std::span<const TokenId> text, double most_ns
 TokenId Drafter::step(std::span<const TokenId> tokens) {
   TokenId best = 0;
   const StepItem item{&sequence_, tokens, LogitsWanted::last};
-  model_.step({&item, 1}, [&best](std::size_t, std::size_t, std::span<const float> logits) {
+  model_.step({&item, 1}, [&](std::size_t, std::size_t, std::span<const float> all) {
+    const auto logits = all.first(std::min<std::size_t>(all.size(), n_tokens_));
     best = static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   });
   return best;

@@ -13,8 +13,8 @@ namespace sluice::engine {
 /// the last tokens only.
 class Drafter {
  public:
-  /// Measures the draft's speed with a few tokens.
-  explicit Drafter(Model model);
+  /// Guesses only tokens below `n_tokens`. Measures the draft's speed with a few of them.
+  Drafter(Model model, std::uint32_t n_tokens);
 
   /// Of one guess, and of each token it has to catch up with; measured.
   double guess_ns() const noexcept { return guess_ns_; }
@@ -45,6 +45,7 @@ class Drafter {
 
   Model model_;
   Sequence sequence_;
+  std::uint32_t n_tokens_;
   std::size_t start_ = 0;    ///< Position in the text of the first token in the KV cache.
   std::uint32_t n_fed_ = 0;  ///< Guesses in the KV cache, behind the text.
   double guess_ns_ = 0, row_ns_ = 0;

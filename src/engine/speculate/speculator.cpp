@@ -6,6 +6,7 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/units.hpp"
+#include "engine/speculate/shared_vocabulary.hpp"
 #include "model/architecture.hpp"
 
 namespace sluice {
@@ -26,39 +27,17 @@ std::uint32_t checked_guesses(const SpeculateOptions& options) {
   return options.max_guesses;
 }
 
-/// A guess is a token id, so an id must mean the same to both models. What a model does at its end tokens
-/// does not matter: the draft only continues the text.
-void check_vocabulary(const Model& model, const Model& draft) {
-  const Tokenizer &own = model.tokenizer(), &other = draft.tokenizer();
-  const auto refuse = [&](const std::string& what) {
-    base::fail(
-        ErrorCode::invalid_argument,
-        "{} cannot be the draft of {}: their vocabularies differ ({}); a draft must be of the same family",
-        draft.info().path, model.info().path, what);
-  };
-  if (own.vocab_size() != other.vocab_size())
-    refuse(fmt::format("{} and {} tokens", other.vocab_size(), own.vocab_size()));
-  if (own.vocab_size() == 0 && model.info().n_vocab != draft.info().n_vocab)
-    refuse(fmt::format("{} and {} token ids", draft.info().n_vocab, model.info().n_vocab));
-  for (std::size_t i = 0; i < own.vocab_size(); ++i) {
-    const auto token = static_cast<TokenId>(i);
-    if (own.token_text(token) != other.token_text(token))
-      refuse(fmt::format("token {} is '{}' and '{}'", i, other.token_text(token), own.token_text(token)));
-  }
-  if (own.bos() != other.bos())
-    refuse(fmt::format("texts begin with token {} and {}", other.bos(), own.bos()));
-}
-
 }  // namespace
 
 Speculator::Impl::Impl(const Model& model, std::optional<Model> draft_model, const SpeculateOptions& given)
     : options_(given),
-      n_vocab_(model.info().n_vocab),
+      vocabulary_(model.tokenizer()),
       index_(model.plan().n_ctx),
       gate_(checked_guesses(given)) {
   if (!draft_model) return;
-  check_vocabulary(model, *draft_model);
-  draft_.emplace(std::move(*draft_model));
+  const std::uint32_t n_shared =
+      engine::n_shared_tokens(model.info(), model.tokenizer(), draft_model->info(), draft_model->tokenizer());
+  draft_.emplace(std::move(*draft_model), n_shared);
 }
 
 void Speculator::Impl::forget() {
@@ -69,10 +48,11 @@ void Speculator::Impl::forget() {
 }
 
 void Speculator::Impl::begin(std::uint32_t n_before, std::span<const TokenId> prompt, Model::Impl& target) {
-  if (target.info.n_vocab != n_vocab_) {
+  // The vocabulary is shared by all handles of one open model, and by no other.
+  if (&target.tokenizer.impl() != &vocabulary_.impl()) {
     base::fail(ErrorCode::invalid_argument,
-               "the speculator was made for a model of {} token ids, but {} has {}; make one for each model",
-               n_vocab_, target.info.path, target.info.n_vocab);
+               "the speculator was made for another model than {}; make one for each open model",
+               target.info.path);
   }
   target_ = &target;
   if (draft_) draft_->model().set_cancel_flag(target.cancel);
@@ -109,7 +89,7 @@ void Speculator::Impl::add_offers(std::uint32_t n_max) {
     const auto source = static_cast<GuessSource>(match_.run - engine::LookupIndex::k_min_run);
     offers_.push_back({source, n_max, 0, 0});
   }
-  if (draft_ && !draft_lost_) {
+  if (draft_ && !draft_lost_ && draft_->max_guesses() != 0) {
     const std::uint32_t rows = draft_->rows_behind(index_.tokens(), most_catch_up_ns());
     offers_.push_back({GuessSource::draft, std::min(n_max, draft_->max_guesses()),
                        (rows - 1) * draft_->row_ns(), draft_->guess_ns()});
@@ -137,11 +117,6 @@ std::span<const TokenId> Speculator::Impl::propose(std::uint32_t n_max, bool pas
   } else {
     index_.copy(match_, choice.n, guesses_);
   }
-  // Rows that only the draft has, beyond the vocabulary.
-  const auto strange = std::find_if(guesses_.begin(), guesses_.end(), [this](TokenId token) {
-    return static_cast<std::uint32_t>(token) >= n_vocab_;
-  });
-  guesses_.erase(strange, guesses_.end());
   return guesses_;
 }
 
@@ -182,22 +157,23 @@ Model open_draft(const std::filesystem::path& path, const OpenOptions& options) 
   own.memory_bytes = options.memory_bytes;
   own.n_threads = options.n_threads;
   own.io = options.io;
+  own.cancel = options.cancel;
+  own.on_progress = options.on_progress;
   own.prefill_chunk = k_draft_chunk;
+  engine::Header header = engine::parse_header(path);
   if (options.n_ctx != 0) {
-    const gguf::ModelFile file = engine::parse_header(path, nullptr);
-    const std::uint32_t trained = model::read_hyper_params(file.metadata).n_ctx_train;
+    const std::uint32_t trained = model::read_hyper_params(header.file.metadata).n_ctx_train;
     own.n_ctx = trained == 0 ? options.n_ctx : std::min(options.n_ctx, trained);
   }
-  Model draft = Model::open(path, own);
-  if (!draft.plan().fully_resident()) {
+  own.before_loading = [&](const ModelInfo&, const Tokenizer&, const Plan& plan) {
+    if (plan.fully_resident()) return;
     base::fail(
         ErrorCode::budget,
         "the draft {} does not fit the memory budget of {} as a whole ({} would be needed), and streaming it "
         "would cost more than it saves; give more memory, or no draft",
-        path.string(), base::format_bytes(draft.plan().budget_bytes),
-        base::format_bytes(draft.plan().resident_bytes));
-  }
-  return draft;
+        path.string(), base::format_bytes(plan.budget_bytes), base::format_bytes(plan.resident_bytes));
+  };
+  return engine::open_model(std::move(header), own);
 }
 
 }  // namespace sluice

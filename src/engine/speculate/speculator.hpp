@@ -37,7 +37,6 @@ struct Speculator::Impl {
   /// Hook for tests: guesses instead of all sources, ungated. Gets the text and the most guesses wanted.
   std::function<std::vector<TokenId>(std::span<const TokenId> text, std::uint32_t n_max)> oracle;
 
-  std::uint32_t n_vocab() const noexcept { return n_vocab_; }
   const engine::LookupIndex& index() const noexcept { return index_; }
 
  private:
@@ -45,7 +44,7 @@ struct Speculator::Impl {
   double most_catch_up_ns() const;
 
   SpeculateOptions options_;
-  std::uint32_t n_vocab_;
+  Tokenizer vocabulary_;       ///< Of the model it was made for.
   engine::LookupIndex index_;  ///< Also the text for the draft.
   std::size_t n_unknown_ = 0;  ///< Tokens of the sequence that came before those in the index.
   std::optional<engine::Drafter> draft_;

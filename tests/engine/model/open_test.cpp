@@ -1,8 +1,11 @@
 // Goal: opening accepts split files and refuses what it cannot run, with a message a user can act on.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <fstream>
+#include <vector>
 
+#include "engine/model/model_impl.hpp"
 #include "sluice/sluice.hpp"
 #include "support/temp_dir.hpp"
 #include "support/test_data.hpp"
@@ -22,8 +25,8 @@ std::string refusal(const std::filesystem::path& path, ErrorCode code, const Ope
   return {};
 }
 
-std::vector<float> logits_of(const std::filesystem::path& path) {
-  Model model = Model::open(path);
+std::vector<float> logits_of(const std::filesystem::path& path, const engine::Hooks& hooks = {}) {
+  Model model = engine::open_model(path, {}, hooks);
   Sequence sequence = model.new_sequence();
   const std::vector<TokenId> tokens = {1, 2, 3, 4, 5};
   const StepItem item{&sequence, tokens, LogitsWanted::all};
@@ -154,6 +157,98 @@ TEST(Open, MalformedFilesGetTheirVerdict) {
     }
   }
   EXPECT_GE(n_files, 60u);
+}
+
+TEST(Open, WeightsComeFromTheFilesWhoseHeaderWasRead) {
+  const test::TempDir dir, other_dir;
+  test::TinyModel other;
+  other.seed = 2;
+  const auto check = [](const std::vector<std::filesystem::path>& own,
+                        const std::vector<std::filesystem::path>& others) {
+    const std::vector<float> expected = logits_of(own[0]);
+    ASSERT_NE(logits_of(others[0]), expected);
+    engine::Hooks hooks;
+    hooks.after_header = [&] {
+      for (std::size_t i = 0; i < own.size(); ++i) std::filesystem::rename(others[i], own[i]);
+    };
+    EXPECT_EQ(logits_of(own[0], hooks), expected);
+  };
+  check({test::write_tiny_model(dir.path(), {})}, {test::write_tiny_model(other_dir.path(), other)});
+  check(test::write_tiny_shards(dir.path(), {}, 3), test::write_tiny_shards(other_dir.path(), other, 3));
+}
+
+/// Options with which `path` is opened in a quarter of what its experts need.
+OpenOptions streaming(const std::filesystem::path& path) {
+  OpenOptions options;
+  options.prefill_chunk = 4;
+  const Plan plan = Model::open(path, options).plan();
+  options.memory_bytes = plan.floor_bytes + (plan.resident_bytes - plan.floor_bytes) / 4;
+  return options;
+}
+
+TEST(Open, ProgressGoesFromTheFirstByteToTheLast) {
+  const auto path = test::builtin_model("tales-29m-moe-Q4_K_M.gguf");
+  std::vector<OpenProgress> told;
+  OpenOptions options;
+  options.on_progress = [&](const OpenProgress& progress) { told.push_back(progress); };
+  Model::open(path, options);
+  ASSERT_FALSE(told.empty());
+  EXPECT_EQ(told.front().stage, OpenStage::weights);
+  EXPECT_EQ(told.back().stage, OpenStage::experts);
+  for (std::size_t i = 0; i < told.size(); ++i) {
+    EXPECT_EQ(told[i].total_bytes, told.front().total_bytes);
+    EXPECT_LE(told[i].done_bytes, told[i].total_bytes);
+    EXPECT_GE(told[i].done_bytes, told[i == 0 ? 0 : i - 1].done_bytes);
+  }
+  EXPECT_EQ(told.back().done_bytes, told.back().total_bytes);
+  const std::uint64_t file_bytes = std::filesystem::file_size(path);
+  EXPECT_GT(told.back().total_bytes, file_bytes / 10 * 9);
+  EXPECT_LT(told.back().total_bytes, file_bytes);
+}
+
+TEST(Open, ARaisedFlagEndsEveryStageOfIt) {
+  const test::TempDir dir;
+  const auto path = test::write_tiny_model(dir.path(), {});
+  OpenOptions whole;
+  const OpenOptions part = streaming(path);
+  for (const OpenStage stage : {OpenStage::weights, OpenStage::memory, OpenStage::experts}) {
+    OpenOptions options = stage == OpenStage::memory ? part : whole;
+    std::atomic<bool> cancel{false};
+    options.cancel = &cancel;
+    int n_after = 0;
+    options.on_progress = [&](const OpenProgress& progress) {
+      n_after += cancel;
+      cancel = cancel || progress.stage == stage;
+    };
+    refusal(path, ErrorCode::cancelled, options);
+    EXPECT_TRUE(cancel) << "the stage was never told of";
+    EXPECT_EQ(n_after, 0);
+  }
+  std::atomic<bool> raised{true};
+  whole.cancel = &raised;
+  refusal(path, ErrorCode::cancelled, whole);
+  raised = false;
+  // The flag and the functions are those of opening alone: they may be gone when the model runs.
+  EXPECT_NO_THROW(Model::open(path, whole));
+}
+
+TEST(Open, TheCallerIsAskedBeforeAnyWeightIsRead) {
+  const test::TempDir dir;
+  const auto path = test::write_tiny_model(dir.path(), {});
+  OpenOptions options;
+  bool was_loading = false;
+  int n_asked = 0;
+  options.on_progress = [&](const OpenProgress&) { was_loading = true; };
+  options.before_loading = [&](const ModelInfo& info, const Tokenizer& tokenizer, const Plan& plan) {
+    ++n_asked;
+    EXPECT_FALSE(was_loading);
+    EXPECT_EQ(info.n_vocab, tokenizer.vocab_size());
+    EXPECT_EQ(plan.n_ctx, 256u);
+    throw Error(ErrorCode::context_full, "the prompt is too long");
+  };
+  EXPECT_EQ(refusal(path, ErrorCode::context_full, options), "the prompt is too long");
+  EXPECT_EQ(n_asked, 1);
+  EXPECT_FALSE(was_loading);
 }
 
 TEST(Inspect, TellsRolesAndPlacementWithoutLoading) {

@@ -144,8 +144,7 @@ TEST(Routing, EveryShareOfTheExpertsReadsItsMissesAndNothingElse) {
   const std::vector<TokenId> tokens = some_tokens(150);
   // What a miss reads: the blocks around its three matrices.
   std::uint64_t window_bytes = 0;
-  const auto prepared = engine::prepare(engine::parse_header(tiny.path, &window_bytes), tiny.options, false);
-  window_bytes = 0;
+  const auto prepared = engine::prepare(engine::parse_header(tiny.path), tiny.options, false);
   for (const residency::LayerUnits& layer : prepared->units.layers) {
     for (const auto& expert : layer.experts) {
       for (std::size_t part = 0; part < residency::k_n_expert_parts; ++part) {
@@ -289,7 +288,8 @@ TEST(Heat, ABadFileIsOneWarningAndNoError) {
 
 TEST(Heat, TheEndOfEachRouterDecides) {
   const test::TempDir dir;
-  const gguf::ModelFile file = engine::parse_header(test::write_tiny_model(dir.path(), {}), nullptr);
+  const engine::Header header = engine::parse_header(test::write_tiny_model(dir.path(), {}));
+  const gguf::ModelFile& file = header.file;
   std::string asked;
   const auto fingerprint = [&](std::string changed) {
     std::vector<std::byte> data;
