@@ -39,8 +39,12 @@ struct ModelInfo {
 
 class Model;
 
-/// One conversation: its tokens' KV cache and position. Belongs to a Model and must not outlive it.
-/// Move-only; its memory goes back to the model when it dies.
+/// One conversation: its tokens' KV cache and position. Belongs to a Model; move-only; its memory goes back
+/// to the model when it dies. When the model is gone, nothing can be computed with it any more: truncate()
+/// and Model::step() throw Error(invalid_argument).
+///
+/// Threads: as the calls of its model, so it may not be used or destroyed while another thread is in a call
+/// of the model.
 class Sequence {
  public:
   Sequence(Sequence&&) noexcept;
@@ -50,15 +54,19 @@ class Sequence {
   std::uint32_t n_tokens() const noexcept;
   /// Room left, in tokens.
   std::uint32_t n_free() const noexcept;
-  /// Forgets everything after the first `n` tokens. Requires n <= n_tokens().
+  /// Forgets everything after the first `n` tokens. Throws Error(invalid_argument) when there are fewer, and
+  /// from a callback of the model.
   void truncate(std::uint32_t n);
 
   struct Impl;
 
  private:
   friend class Model;
-  explicit Sequence(std::unique_ptr<Impl> impl) noexcept;
-  std::unique_ptr<Impl> impl_;
+  struct Deleter {
+    void operator()(Impl* impl) const noexcept;
+  };
+  explicit Sequence(Impl* impl) noexcept;
+  std::unique_ptr<Impl, Deleter> impl_;
 };
 
 /// Which rows of a step need logits.
@@ -82,6 +90,11 @@ using LogitsSink = std::function<void(std::size_t item, std::size_t token, std::
 using StepProgress = std::function<void(double n_done, std::size_t n_tokens)>;
 
 /// An open model under a memory budget. Thread-compatible: one call at a time per model.
+///
+/// Callbacks (a LogitsSink, StepProgress, OpenOptions::on_routing, the condition of preload_while()) run
+/// inside a call. They may look at info(), plan(), tokenizer() and stats(), raise a cancel flag and destroy
+/// sequences. What would change the model or a sequence throws Error(invalid_argument) there. The model
+/// itself must outlive the call.
 class Model {
  public:
   /// Opens a GGUF file (any shard of a split one), plans its placement and loads what the plan pins. Throws
@@ -101,7 +114,8 @@ class Model {
   std::optional<HeatForecast> heat_forecast() const noexcept;
   const Tokenizer& tokenizer() const noexcept;
 
-  /// Throws Error(budget) when max_sequences are alive.
+  /// Throws Error(budget) when max_sequences are alive. One that a callback destroys lives until the call of
+  /// that callback returns.
   Sequence new_sequence();
 
   /// Appends tokens to one or several sequences, sharing every weight that is read between them, and delivers
@@ -115,8 +129,8 @@ class Model {
   /// layer with Error(cancelled). step() never clears it.
   void set_cancel_flag(const std::atomic<bool>* flag) noexcept;
 
-  /// Called before each layer of a step from now on, on the thread that computes; must not call the model or
-  /// throw. An empty one ends it.
+  /// Called before each layer of a step from now on, on the thread that computes; must not throw. An empty
+  /// one ends it.
   void set_progress(StepProgress progress);
 
   /// Reads experts that an earlier run used most (OpenOptions::heat) into free slots, one after the other,
@@ -133,9 +147,10 @@ class Model {
   /// back some milliseconds.
   void relieve();
 
-  /// Adds this run's use counts to the heat file. Writes it as a whole or not at all. Does nothing without
-  /// OpenOptions::heat or when no token was computed; a failure is a warning.
-  void save_heat() const;
+  /// Adds the use counts since the model was opened, or since they were saved last, to the heat file. Writes
+  /// it as a whole or not at all. Does nothing without OpenOptions::heat or when no token was computed; a
+  /// failure is a warning.
+  void save_heat();
 
   Stats stats() const;
 

@@ -93,15 +93,20 @@ void Heat::warm(residency::UnitCache& cache, const residency::HeatCounts& counts
   cache.queue_preload(std::move(by_rank));
 }
 
-void Heat::save(const residency::UnitCache& cache, std::uint64_t n_tokens) const {
-  if (path_.empty() || n_tokens == 0) return;
-  residency::HeatCounts run;
-  run.n_tokens = static_cast<double>(n_tokens);
+void Heat::save(const residency::UnitCache& cache, std::uint64_t n_tokens) {
+  if (path_.empty() || n_tokens == saved_tokens_) return;
+  std::vector<std::uint32_t> uses;
   for (std::uint32_t layer = 0; layer < key_.n_layers; ++layer) {
     for (std::uint32_t expert = 0; expert < key_.n_experts; ++expert)
-      run.uses.push_back(cache.n_uses(layer, expert));
+      uses.push_back(cache.n_uses(layer, expert));
   }
-  add_heat(path_, key_, run);
+  saved_uses_.resize(uses.size());
+  HeatCounts fresh;
+  fresh.n_tokens = static_cast<double>(n_tokens - saved_tokens_);
+  for (std::size_t i = 0; i < uses.size(); ++i) fresh.uses.push_back(uses[i] - saved_uses_[i]);
+  if (!add_heat(path_, key_, fresh)) return;
+  saved_uses_ = std::move(uses);
+  saved_tokens_ = n_tokens;
 }
 
 }  // namespace sluice::engine

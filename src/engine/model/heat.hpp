@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <vector>
 
 #include "base/function_ref.hpp"
 #include "engine/model/heat_file.hpp"
@@ -42,12 +43,14 @@ class Heat {
   /// Tells the cache what an earlier run used most: as a prior of its policy, and to read into free slots
   /// when nothing else is to be read, the hottest of every layer first.
   void warm(residency::UnitCache& cache, const residency::HeatCounts& counts) const;
-  /// Adds the uses the cache has counted in `n_tokens` tokens to the file.
-  void save(const residency::UnitCache& cache, std::uint64_t n_tokens) const;
+  /// Adds to the file what the cache has counted in `n_tokens` tokens, but for what was saved already.
+  void save(const residency::UnitCache& cache, std::uint64_t n_tokens);
 
  private:
   std::filesystem::path path_;  ///< Empty: none.
   HeatKey key_;
+  std::vector<std::uint32_t> saved_uses_;  ///< [n_layers, n_experts]; empty when nothing was saved.
+  std::uint64_t saved_tokens_ = 0;
 };
 
 }  // namespace sluice::engine

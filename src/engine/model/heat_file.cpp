@@ -186,9 +186,10 @@ std::string try_to_add(const std::filesystem::path& path, const HeatKey& key, co
 
 }  // namespace
 
-void add_heat(const std::filesystem::path& path, const HeatKey& key, const HeatCounts& run) {
+bool add_heat(const std::filesystem::path& path, const HeatKey& key, const HeatCounts& run) {
   const std::string why_not = try_to_add(path, key, run);
   if (!why_not.empty()) base::warn("the heat file {} is not written: {}", path.string(), why_not);
+  return why_not.empty();
 }
 
 }  // namespace sluice::engine

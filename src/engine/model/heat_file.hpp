@@ -42,7 +42,7 @@ std::optional<HeatCounts> load_heat(const std::filesystem::path& path, const Hea
 /// another run may have ended meanwhile. The sum is written beside the file ("PATH.tmp") and renamed, so that
 /// PATH is always a whole file whatever ends the process; a ".tmp" that a killed process left is taken over.
 /// Makes the folder. Leaves alone what is no heat file. Waits up to a second for another process that does
-/// the same. A failure is one warning.
-void add_heat(const std::filesystem::path& path, const HeatKey& key, const HeatCounts& run);
+/// the same. A failure is one warning; false then.
+bool add_heat(const std::filesystem::path& path, const HeatKey& key, const HeatCounts& run);
 
 }  // namespace sluice::engine

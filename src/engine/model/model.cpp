@@ -7,18 +7,24 @@
 
 namespace sluice {
 
-Sequence::Sequence(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+Sequence::Sequence(Impl* impl) noexcept : impl_(impl) {}
 Sequence::Sequence(Sequence&&) noexcept = default;
 Sequence& Sequence::operator=(Sequence&&) noexcept = default;
 Sequence::~Sequence() = default;
 std::uint32_t Sequence::n_tokens() const noexcept {
+  SLUICE_CHECK(impl_ != nullptr);  // Nothing may be asked of one that was moved from.
   return impl_->n_tokens;
 }
 std::uint32_t Sequence::n_free() const noexcept {
+  SLUICE_CHECK(impl_ != nullptr);
   return impl_->n_ctx - impl_->n_tokens;
 }
 
 void Sequence::truncate(std::uint32_t n) {
+  SLUICE_CHECK(impl_ != nullptr);
+  if (impl_->owner == nullptr)
+    base::fail(ErrorCode::invalid_argument, "the model of this sequence is gone; make a new sequence");
+  impl_->owner->check_idle("Sequence::truncate()");
   if (n > impl_->n_tokens) {
     base::fail(ErrorCode::invalid_argument, "a sequence of {} tokens cannot be cut to {}", impl_->n_tokens,
                n);
@@ -52,17 +58,18 @@ const Tokenizer& Model::tokenizer() const noexcept {
 }
 
 Sequence Model::new_sequence() {
-  if (impl_->n_sequences == impl_->plan.max_sequences) {
+  impl_->check_idle("Model::new_sequence()");
+  if (impl_->sequences.size() == impl_->plan.max_sequences) {
     base::fail(ErrorCode::budget,
                "all {} sequences the memory plan has room for are in use; open the model with more",
                impl_->plan.max_sequences);
   }
   auto sequence = std::make_unique<Sequence::Impl>();
-  sequence->owner = impl_.get();
   sequence->n_ctx = impl_->plan.n_ctx;
   sequence->pages.reserve(engine::pages_for(impl_->plan.n_ctx));
-  ++impl_->n_sequences;
-  return Sequence(std::move(sequence));
+  impl_->sequences.push_back(sequence.get());
+  sequence->owner = impl_.get();
+  return Sequence(sequence.release());
 }
 
 void Model::step(std::span<const StepItem> items, const LogitsSink& sink) {
@@ -72,9 +79,11 @@ void Model::set_cancel_flag(const std::atomic<bool>* flag) noexcept {
   impl_->cancel = flag;
 }
 void Model::set_progress(StepProgress progress) {
+  impl_->check_idle("Model::set_progress()");
   impl_->progress = std::move(progress);
 }
 void Model::preload_while(const std::function<bool()>& may_go_on) {
+  const Model::Impl::Busy busy(*impl_, "Model::preload_while()");
   if (impl_->cache == nullptr) return;
   impl_->cache->preload_while([&] {
     impl_->pressure->relieve();
@@ -82,9 +91,11 @@ void Model::preload_while(const std::function<bool()>& may_go_on) {
   });
 }
 void Model::relieve() {
+  impl_->check_idle("Model::relieve()");
   impl_->pressure->relieve();
 }
-void Model::save_heat() const {
+void Model::save_heat() {
+  impl_->check_idle("Model::save_heat()");
   if (impl_->cache != nullptr)
     impl_->heat.save(*impl_->cache,
                      impl_->n_prefill_tokens + impl_->n_decode_tokens + impl_->speculation.n_guessed());

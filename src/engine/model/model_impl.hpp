@@ -70,7 +70,8 @@ struct Model::Impl {
   const std::atomic<bool>* cancel = nullptr;
   StepProgress progress;
   std::size_t n_step_tokens = 0, n_step_done = 0;  ///< Of the step under way, before its current pass.
-  std::uint32_t n_sequences = 0;
+  std::vector<Sequence::Impl*> sequences;          ///< Those alive, and those that a callback has destroyed.
+  bool is_busy = false;  ///< A call is under way in which callbacks of the user may run.
   std::uint64_t n_prefill_tokens = 0, prefill_ns = 0, n_decode_tokens = 0, decode_ns = 0;
   std::uint64_t n_decode_passes = 0;
   std::uint64_t process_bytes = 0;  ///< The process's own share, as planned.
@@ -109,12 +110,30 @@ struct Model::Impl {
   std::optional<HeatForecast> heat_forecast;  ///< From what the file said when the model was opened.
 
   explicit Impl(Tokenizer handle) : tokenizer(std::move(handle)) {}
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  /// Throws Error(invalid_argument) that names `call` when it comes from a callback.
+  void check_idle(const char* call) const;
+  /// While it lives, callbacks may run. Throws as check_idle().
+  class Busy {
+   public:
+    Busy(Impl& model, const char* call);
+    ~Busy();
+    Busy(const Busy&) = delete;
+    Busy& operator=(const Busy&) = delete;
+
+   private:
+    Impl& model_;
+  };
+
   void step(std::span<const StepItem> items, const LogitsSink& sink);
   /// Throws Error(invalid_argument or context_full) when the items make no step.
   void check_items(std::span<const StepItem> items) const;
   /// Adds tokens [first, first + n) of an item to the pass; returns how many of them are guesses.
-  std::size_t add_rows(const StepItem& item, std::size_t item_idx, std::size_t first, std::size_t n,
-                       bool wants_logits);
+  std::size_t add_rows(const StepItem& item, Sequence::Impl& sequence, std::size_t item_idx,
+                       std::size_t first, std::size_t n, bool wants_logits);
   /// `n_guesses` of the rows are guesses.
   void run_pass(const LogitsSink& sink, bool is_decode, std::size_t n_guesses);
   void before_layer(std::uint32_t layer_idx);
@@ -133,7 +152,8 @@ struct ModelAccess {
 };
 
 struct Sequence::Impl {
-  Model::Impl* owner = nullptr;
+  Model::Impl* owner = nullptr;  ///< Null when the model is gone.
+  bool is_destroyed = false;     ///< By a callback; deleted when the call of that callback ends.
   std::uint32_t n_ctx = 0;
   std::uint32_t n_tokens = 0;
   std::vector<std::byte*> pages;  ///< Reserved for the whole context: never moves while a pass refers to it.

@@ -468,6 +468,7 @@ void Opener::make_forward() {
 }
 
 void Opener::reserve_rows() {
+  impl_->sequences.reserve(impl_->plan.max_sequences);
   const std::uint32_t n_rows = impl_->plan.prefill_chunk;
   impl_->pass_tokens.reserve(n_rows);
   impl_->pass_positions.reserve(n_rows);

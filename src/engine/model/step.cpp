@@ -8,9 +8,47 @@
 
 namespace sluice {
 
+Model::Impl::~Impl() {
+  SLUICE_CHECK(!is_busy);  // A callback destroyed the model it was called by.
+  for (Sequence::Impl* sequence : sequences) {
+    sequence->owner = nullptr;
+    sequence->pages.clear();
+  }
+}
+
+void Model::Impl::check_idle(const char* call) const {
+  if (is_busy) {
+    base::fail(ErrorCode::invalid_argument,
+               "{} was called from a callback of the model; wait until the call that runs the callback has "
+               "returned",
+               call);
+  }
+}
+
+Model::Impl::Busy::Busy(Impl& model, const char* call) : model_(model) {
+  model.check_idle(call);
+  model.is_busy = true;
+}
+
+Model::Impl::Busy::~Busy() {
+  model_.is_busy = false;
+  for (std::size_t i = model_.sequences.size(); i > 0; --i) {
+    if (model_.sequences[i - 1]->is_destroyed) delete model_.sequences[i - 1];
+  }
+}
+
+void Sequence::Deleter::operator()(Impl* impl) const noexcept {
+  if (impl->owner != nullptr && impl->owner->is_busy) {
+    impl->is_destroyed = true;  // The step under way may still use it.
+  } else {
+    delete impl;
+  }
+}
+
 Sequence::Impl::~Impl() {
+  if (owner == nullptr) return;
   truncate(0);
-  --owner->n_sequences;
+  std::erase(owner->sequences, this);
 }
 
 void Sequence::Impl::reserve_tokens(std::uint32_t n) {
@@ -56,13 +94,16 @@ void check_item(const StepItem& item, std::size_t i, const Sequence::Impl& seque
 void Model::Impl::check_items(std::span<const StepItem> items) const {
   for (std::size_t i = 0; i < items.size(); ++i) {
     const StepItem& item = items[i];
-    if (item.sequence == nullptr || item.tokens.empty()) {
+    const bool has_sequence = item.sequence != nullptr && item.sequence->impl_ != nullptr;
+    if (!has_sequence || item.tokens.empty()) {
       base::fail(ErrorCode::invalid_argument, "step item {} has no {}", i,
-                 item.sequence == nullptr ? "sequence" : "tokens");
+                 has_sequence ? "tokens" : "sequence");
     }
     const Sequence::Impl& sequence = *item.sequence->impl_;
-    if (sequence.owner != this)
-      base::fail(ErrorCode::invalid_argument, "step item {} holds a sequence of another model", i);
+    if (sequence.owner != this) {
+      base::fail(ErrorCode::invalid_argument, "step item {} holds a sequence of {}", i,
+                 sequence.owner == nullptr ? "a model that is gone" : "another model");
+    }
     for (std::size_t j = 0; j < i; ++j) {
       if (items[j].sequence == item.sequence)
         base::fail(ErrorCode::invalid_argument, "step items {} and {} hold the same sequence", j, i);
@@ -71,10 +112,9 @@ void Model::Impl::check_items(std::span<const StepItem> items) const {
   }
 }
 
-std::size_t Model::Impl::add_rows(const StepItem& item, std::size_t item_idx, std::size_t first,
-                                  std::size_t n, bool wants_logits) {
+std::size_t Model::Impl::add_rows(const StepItem& item, Sequence::Impl& sequence, std::size_t item_idx,
+                                  std::size_t first, std::size_t n, bool wants_logits) {
   std::size_t n_guesses = 0;
-  Sequence::Impl& sequence = *item.sequence->impl_;
   const std::uint32_t start = sequence.n_tokens;
   sequence.reserve_tokens(start + static_cast<std::uint32_t>(n));
   for (std::size_t i = 0; i < n; ++i) {
@@ -93,8 +133,12 @@ std::size_t Model::Impl::add_rows(const StepItem& item, std::size_t item_idx, st
 }
 
 void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) {
+  const Busy busy(*this, "Model::step()");
   if (items.empty()) return;
   check_items(items);
+  // A callback may move or destroy the caller's objects.
+  std::vector<Sequence::Impl*> sequences_of(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) sequences_of[i] = items[i].sequence->impl_.get();
   const bool is_decode = std::all_of(items.begin(), items.end(), [](const StepItem& item) {
     return item.tokens.size() == 1 + item.n_guesses;
   });
@@ -117,7 +161,7 @@ void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) 
       const StepItem& item = items[item_idx];
       const std::size_t size = item.tokens.size();
       const std::size_t n = std::min<std::size_t>(size - token_idx, plan.prefill_chunk - pass_tokens.size());
-      n_guesses += add_rows(item, item_idx, token_idx, n, static_cast<bool>(sink));
+      n_guesses += add_rows(item, *sequences_of[item_idx], item_idx, token_idx, n, static_cast<bool>(sink));
       token_idx += n;
       n_added[item_idx] = static_cast<std::uint32_t>(n);
       end_item = item_idx + 1;
@@ -127,7 +171,7 @@ void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) 
     }
     run_pass(sink, is_decode, n_guesses);
     n_step_done += pass_tokens.size();
-    for (std::size_t i = first_item; i < end_item; ++i) items[i].sequence->impl_->n_tokens += n_added[i];
+    for (std::size_t i = first_item; i < end_item; ++i) sequences_of[i]->n_tokens += n_added[i];
   }
 }
 
