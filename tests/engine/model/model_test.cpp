@@ -7,6 +7,9 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <functional>
+#include <memory>
+#include <optional>
 
 #include "engine/model/model_impl.hpp"
 #include "support/temp_dir.hpp"
@@ -211,6 +214,105 @@ TEST(Model, ProgressGoesFromNothingToAlmostAllOfEachStep) {
   model.set_progress({});
   last_logits(model, sequence, text(1, 2));
   EXPECT_EQ(done.size(), 9u);
+}
+
+/// What a callback may try and must not: each is refused and changes nothing.
+void expect_refusals(Model& model, Sequence& own, Sequence& other) {
+  const TokenId token = 7;
+  const StepItem item{&other, {&token, 1}};
+  for (const std::function<void()>& call : std::vector<std::function<void()>>{
+           [&] {
+             model.step({&item, 1});
+           },
+           [&] { model.step({}); },
+           [&] { own.truncate(0); },
+           [&] { other.truncate(0); },
+           [&] { model.new_sequence(); },
+           [&] { model.save_heat(); },
+           [&] { model.set_progress({}); },
+           [&] { model.preload_while([] { return true; }); },
+       }) {
+    EXPECT_EQ(code_of(call), ErrorCode::invalid_argument);
+  }
+  EXPECT_EQ(model.stats().n_units, 24u);
+}
+
+TEST(Model, CallbacksThatCallTheModelAreRefusedAndChangeNothing) {
+  const Opened file;
+  OpenOptions options;
+  options.max_sequences = 4;
+  options.prefill_chunk = 16;
+  std::function<void()> on_routing;
+  options.on_routing = [&](const RoutedPass&) {
+    if (on_routing) on_routing();
+  };
+  Model model = Model::open(file.path, options);
+  const auto tokens = text(40, 4);
+  Sequence plain = model.new_sequence(), sequence = model.new_sequence(), other = model.new_sequence();
+  last_logits(model, other, std::span(tokens).first(5));
+  const std::vector<float> expected = last_logits(model, plain, tokens);
+
+  int n_sink = 0, n_progress = 0, n_routing = 0;
+  model.set_progress([&](double, std::size_t) {
+    if (n_progress++ == 4) expect_refusals(model, sequence, other);
+  });
+  on_routing = [&] {
+    if (n_routing++ == 1) expect_refusals(model, sequence, other);
+  };
+  std::vector<float> logits;
+  const StepItem item{&sequence, tokens, LogitsWanted::last};
+  model.step({&item, 1}, [&](std::size_t, std::size_t, std::span<const float> row) {
+    ++n_sink;
+    expect_refusals(model, sequence, other);
+    logits.assign(row.begin(), row.end());
+  });
+  EXPECT_EQ(n_sink, 1);
+  EXPECT_GT(n_progress, 4);
+  EXPECT_GT(n_routing, 1);
+  EXPECT_EQ(logits, expected);
+  EXPECT_EQ(sequence.n_tokens(), 40u);
+  EXPECT_EQ(other.n_tokens(), 5u);
+  model.set_progress({});
+}
+
+TEST(Model, ASequenceThatACallbackDestroysLivesUntilTheStepEnds) {
+  const Opened file;
+  Model model = file.open(2, 16);
+  const auto tokens = text(40, 5);
+  auto doomed = std::make_unique<Sequence>(model.new_sequence());
+  Sequence other = model.new_sequence();
+  const std::array<StepItem, 2> items = {
+      {{doomed.get(), tokens, LogitsWanted::all}, {&other, tokens, LogitsWanted::last}}};
+  std::vector<float> logits;
+  model.step(items, [&](std::size_t, std::size_t, std::span<const float> row) {
+    doomed.reset();
+    logits.assign(row.begin(), row.end());
+  });
+  Sequence again = model.new_sequence();
+  EXPECT_EQ(logits, last_logits(model, again, tokens));
+  EXPECT_EQ(code_of([&] { model.new_sequence(); }), ErrorCode::budget);
+}
+
+TEST(Model, ASequenceWithoutItsModelCanOnlyBeDestroyed) {
+  const Opened file;
+  Model model = file.open();
+  Sequence sequence = model.new_sequence();
+  const auto tokens = text(10, 6);
+  last_logits(model, sequence, tokens);
+  model = file.open();
+  EXPECT_EQ(code_of([&] { sequence.truncate(0); }), ErrorCode::invalid_argument);
+  EXPECT_EQ(code_of([&] { last_logits(model, sequence, tokens); }), ErrorCode::invalid_argument);
+  EXPECT_EQ(sequence.n_tokens(), 10u);
+  sequence = model.new_sequence();
+  EXPECT_EQ(last_logits(model, sequence, tokens).size(), 260u);
+
+  std::optional<Model> second(file.open());
+  Sequence outlives = second->new_sequence();
+  last_logits(*second, outlives, tokens);
+  second.reset();
+  EXPECT_EQ(code_of([&] { outlives.truncate(0); }), ErrorCode::invalid_argument);
+  const Sequence taken = std::move(outlives);
+  EXPECT_EQ(code_of([&] { last_logits(model, outlives, tokens); }), ErrorCode::invalid_argument);
 }
 
 /// Passes everything through, but turns every completion into EIO while armed.

@@ -232,6 +232,39 @@ TEST(Heat, TheForecastIsOfEarlierRunsAndOnlyWhereExpertsStream) {
   EXPECT_FALSE(tiny.open().heat_forecast()) << "no expert streams";
 }
 
+TEST(Heat, SavingTwiceCountsNothingTwice) {
+  Tiny tiny;
+  tiny.set_budget(40);
+  const std::vector<TokenId> tokens = some_tokens(60);
+  const auto saved = [&](const std::string& name, bool saves_between) {
+    tiny.options.heat = tiny.dir / name;
+    Model model = tiny.open();
+    Sequence sequence = model.new_sequence();
+    step(model, sequence, std::span(tokens).first(30));
+    if (saves_between) {
+      for (int i = 0; i < 3; ++i) model.save_heat();
+    }
+    step(model, sequence, std::span(tokens).subspan(30));
+    model.save_heat();
+    if (saves_between) model.save_heat();
+    const auto prepared = engine::prepare(engine::parse_header(tiny.path), tiny.options, false);
+    const engine::Heat heat(tiny.options.heat, prepared->file, prepared->units,
+                            [&](const gguf::TensorInfo& tensor, std::uint64_t offset, std::size_t bytes) {
+                              static std::vector<std::byte> block;
+                              block.resize(bytes);
+                              prepared->shards[tensor.shard_idx]->read(tensor.offset_bytes + offset,
+                                                                       block.data(), bytes);
+                              return static_cast<const std::byte*>(block.data());
+                            });
+    return heat.load().value();
+  };
+  const residency::HeatCounts once = saved("once.json", false), often = saved("often.json", true);
+  // The first half ages by the tokens of the second, 30 of a half-life of 8192, and counts are rounded.
+  EXPECT_NEAR(often.n_tokens, once.n_tokens, 2);
+  ASSERT_EQ(often.uses.size(), once.uses.size());
+  for (std::size_t i = 0; i < once.uses.size(); ++i) EXPECT_NEAR(often.uses[i], once.uses[i], 2) << i;
+}
+
 TEST(Heat, PreloadingStaysWithinTheSlots) {
   Tiny tiny;
   tiny.set_budget(30);
