@@ -21,7 +21,7 @@ enum class ErrorCode {
 /// Returns a stable lower-case name such as "invalid_file", for logs and JSON.
 const char* error_code_name(ErrorCode code) noexcept;
 
-/// The only exception type the library throws on purpose.
+/// The only exception type the library throws on purpose; GenerationError (sluice/generate.hpp) is one of it.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}

@@ -36,6 +36,8 @@ class Sampler {
   TokenId sample(std::span<const float> logits);
   /// Tells the penalty about a token that is now part of the text (prompt or answer).
   void accept(TokenId token);
+  /// Forgets those tokens; the random numbers go on.
+  void forget();
   std::uint64_t seed() const noexcept;  ///< The seed in use, so that a run can be repeated.
 
  private:

@@ -48,16 +48,19 @@ const ChatForm& chat_form_of(const Tokenizer& tokenizer, std::string_view chat_t
   return k_plain;
 }
 
-Conversation::Conversation(Model& model, std::optional<std::string> system)
+Conversation::Conversation(Model& model, std::optional<std::string> system, const SamplerOptions& sampler)
     : model_(model),
       sequence_(model.new_sequence()),
       system_(std::move(system)),
+      sampler_options_(sampler),
+      sampler_(sampler),
       form_(chat_form_of(model.tokenizer(), model.info().chat_template)) {
   begin();
 }
 
 void Conversation::reset() {
   sequence_.truncate(0);
+  if (sampler_options_.seed == 0) sampler_ = Sampler(sampler_options_);
   begin();
 }
 
@@ -116,7 +119,11 @@ Generation Conversation::answer(std::string_view message, const GenerateOptions&
   Generation generation;
   try {
     // The sequence may lack the last token of the last answer, and more if that was cancelled early.
-    const std::span<const TokenId> fresh = std::span(history_).subspan(sequence_.n_tokens());
+    const std::uint32_t n_computed = sequence_.n_tokens();
+    const std::span<const TokenId> fresh = std::span(history_).subspan(n_computed);
+    sampler_.forget();
+    for (const TokenId token : std::span(history_).first(n_computed)) sampler_.accept(token);
+    with_stop.kept_sampler = &sampler_;
     generation = generate(model_, sequence_, fresh, with_stop, on_text);
   } catch (...) {
     history_.resize(n_before);

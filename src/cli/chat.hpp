@@ -33,16 +33,18 @@ const ChatForm& chat_form_of(const Tokenizer& tokenizer, std::string_view chat_t
 /// Text of the user is never read as control tokens.
 class Conversation {
  public:
-  Conversation(Model& model, std::optional<std::string> system);
+  /// `sampler` with the seed 0 draws new random numbers for each conversation.
+  Conversation(Model& model, std::optional<std::string> system, const SamplerOptions& sampler);
 
   const ChatForm& form() const noexcept { return form_; }
 
-  /// Adds a message of the user and generates the answer. After an Error the conversation is as before the
-  /// call.
+  /// Adds a message of the user and generates the answer, with the conversation's own sampler. After an Error
+  /// the conversation is as before the call.
   Generation answer(std::string_view message, const GenerateOptions& options,
                     const std::function<bool(std::string_view)>& on_text);
 
-  /// Starts anew, with the same system message.
+  /// Starts anew, with the same system message. The random numbers do not start again: with a seed they go
+  /// on, so that a whole session can be repeated; without one they are new.
   void reset();
 
  private:
@@ -53,6 +55,8 @@ class Conversation {
   Model& model_;
   Sequence sequence_;
   std::optional<std::string> system_;
+  SamplerOptions sampler_options_;
+  Sampler sampler_;
   const ChatForm& form_;
   bool first_turn_ = true;
   bool user_mark_written_ = false;  ///< The model itself wrote the mark that opens the user's next turn.

@@ -118,7 +118,7 @@ void note_full_context(const Model& model, const Generation& generation) {
 Generation answer_prompt(const RunCommand& command, Model& model, const GenerateOptions& options,
                          const std::string& text, const std::function<bool(std::string_view)>& on_text) {
   if (command.chat || command.system) {
-    Conversation conversation(model, command.system);
+    Conversation conversation(model, command.system, options.sampler);
     note_plain_form(conversation);
     return conversation.answer(text, options, on_text);
   }
@@ -208,7 +208,7 @@ bool is_command(const std::string& message) {
 
 int run_chat(const RunCommand& command, Model& model, const GenerateOptions& options, const SpeedRates& rates,
              Output& output) {
-  Conversation conversation(model, command.system);
+  Conversation conversation(model, command.system, command.generate.sampler);
   print_error_text(fmt::format("{}: /help lists commands; Ctrl-C stops an answer, Ctrl-D ends\n",
                                base::printable(model.info().name)));
   note_plain_form(conversation);

@@ -68,6 +68,52 @@ TEST(Chat, ResetForgetsTheConversation) {
   EXPECT_EQ(outcome.out.substr(0, outcome.out.size() / 2), outcome.out.substr(outcome.out.size() / 2));
 }
 
+/// What a chat prints in which the same is asked before and after /reset, and the halves of it: they are equal
+/// if the answers are.
+std::vector<std::string> answers_around_reset(const Words& options) {
+  const Terminal terminal;
+  Words words{"run", "tales", "--temp", "0.8", "-n", "30", "--ctx", "512"};
+  words.insert(words.end(), options.begin(), options.end());
+  Process process(with_program(words), on(terminal));
+  const std::string ask = "Tell me a story.\n";
+  terminal.type(ask + "/reset\n" + ask + "/exit\n");
+  const Outcome outcome = process.wait();
+  const std::size_t half = outcome.out.size() / 2;
+  return {outcome.out, outcome.out.substr(0, half), outcome.out.substr(half)};
+}
+
+TEST(Chat, ResetDoesNotRepeatTheAnswer) {
+  SLUICE_NEEDS_TERMINAL(terminal);
+  const auto fresh = answers_around_reset({});
+  EXPECT_NE(fresh[1], fresh[2]);
+  EXPECT_NE(answers_around_reset({})[0], fresh[0]);
+  // With a seed the whole session can be repeated.
+  const auto seeded = answers_around_reset({"--seed", "7"});
+  EXPECT_NE(seeded[1], seeded[2]);
+  EXPECT_EQ(answers_around_reset({"--seed", "7"})[0], seeded[0]);
+}
+
+TEST(Chat, ThePenaltySeesEarlierTurns) {
+  SLUICE_NEEDS_TERMINAL(terminal);
+  const Words options{"run",   "tales", "--temp",           "0",   "-n",          "12",
+                      "--ctx", "512",   "--repeat-penalty", "1.5", "--speculate", "off"};
+  Process process(with_program(options), on(terminal));
+  terminal.type("Tell me a story.\nAnd then?\n/exit\n");
+  const std::string chat = process.wait().out;
+  const auto one_shot = [&](const std::string& text, bool raw) {
+    Words words = options;
+    words.insert(words.end(), {"-p", text});
+    if (!raw) words.push_back("--chat");
+    return sluice(words).out;
+  };
+  const std::string first = one_shot("Tell me a story.", false);
+  ASSERT_TRUE(chat.starts_with(first)) << chat;
+  const std::string text = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n" +
+                           first.substr(0, first.size() - 1) +
+                           "<|im_end|>\n<|im_start|>user\nAnd then?<|im_end|>\n<|im_start|>assistant\n";
+  EXPECT_EQ(chat.substr(first.size()), one_shot(text, true));
+}
+
 TEST(Chat, AnInterruptStopsTheAnswerAndTheChatGoesOn) {
   SLUICE_NEEDS_TERMINAL(terminal);
   Process process(with_program({"run", "tales", "--ignore-eos", "--seed", "4", "--ctx", "2048", "--stats"}),

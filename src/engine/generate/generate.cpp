@@ -84,7 +84,8 @@ class Generator {
       : model_(model),
         sequence_(sequence),
         options_(options),
-        sampler_(options.sampler),
+        own_sampler_(options.sampler),
+        sampler_(options.kept_sampler == nullptr ? own_sampler_ : *options.kept_sampler),
         answer_(answer),
         result_(result),
         speculator_(options.speculator == nullptr ? nullptr : &options.speculator->impl()) {}
@@ -144,14 +145,21 @@ class Generator {
         drawn_.push_back(token);
       });
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::cancelled) throw;
-      return false;
+      if (error.code() == ErrorCode::cancelled) return false;
+      fail(error);
     }
     if (drawn_.empty()) {
       base::fail(ErrorCode::internal, "a step of {} tokens gave no logits for its last token", tokens.size());
     }
     take_back(n_guesses + 1 - drawn_.size());
     return true;
+  }
+
+  [[noreturn]] void fail(const Error& error) {
+    answer_.finish(StopReason::failed);  // The text that was held back belongs to the tokens.
+    result_.text = answer_.take_text();
+    result_.reason = StopReason::failed;
+    throw GenerationError(error, std::move(result_));
   }
 
   void take_back(std::size_t n_tokens) {
@@ -194,7 +202,8 @@ class Generator {
   Model& model_;
   Sequence& sequence_;
   const GenerateOptions& options_;
-  Sampler sampler_;
+  Sampler own_sampler_;
+  Sampler& sampler_;
   Answer& answer_;
   Generation& result_;
   Speculator::Impl* speculator_;
@@ -217,6 +226,8 @@ const char* stop_reason_name(StopReason reason) noexcept {
       return "context_full";
     case StopReason::cancelled:
       return "cancelled";
+    case StopReason::failed:
+      return "failed";
   }
   return "unknown";
 }

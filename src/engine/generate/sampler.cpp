@@ -91,6 +91,12 @@ class RepeatWindow {
     }
   }
 
+  void clear() noexcept {
+    ring_.clear();
+    entries_.clear();
+    oldest_ = 0;
+  }
+
   const std::vector<Entry>& entries() const noexcept { return entries_; }
 
  private:
@@ -287,6 +293,10 @@ TokenId Sampler::sample(std::span<const float> logits) {
 
 void Sampler::accept(TokenId token) {
   impl_->window.push(token);
+}
+
+void Sampler::forget() {
+  impl_->window.clear();
 }
 
 std::uint64_t Sampler::seed() const noexcept {

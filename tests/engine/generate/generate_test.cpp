@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/model/model_impl.hpp"
+#include "support/breakable_backend.hpp"
 #include "support/test_data.hpp"
 
 namespace sluice {
@@ -205,6 +207,96 @@ TEST_F(Generate, ARaisedCancelFlagIsAReasonNotAnError) {
   // Nothing but the token whose step was cancelled is missing from the sequence.
   EXPECT_EQ(sequence.n_tokens(), prompt.size() + some.tokens.size() - 1);
   model.set_cancel_flag(nullptr);
+}
+
+TEST_F(Generate, AKeptSamplerSeesEarlierTurnsAsOneRunOfTheSameTokensWould) {
+  GenerateOptions options = greedy(20);
+  options.sampler.repeat_penalty = 1.5f;
+  options.sampler.repeat_window = 40;
+  Sampler sampler(options.sampler);
+  options.kept_sampler = &sampler;
+  Sequence sequence = model.new_sequence();
+  const Generation first = generate(model, sequence, prompt, options);
+  const std::vector<TokenId> more = model.tokenizer().encode(" Then the little", false);
+  std::vector<TokenId> history = prompt;
+  history.insert(history.end(), first.tokens.begin(), first.tokens.end());
+  history.insert(history.end(), more.begin(), more.end());
+  sampler.forget();
+  for (const TokenId token : std::span(history).first(sequence.n_tokens())) sampler.accept(token);
+  const Generation second =
+      generate(model, sequence, std::span(history).subspan(sequence.n_tokens()), options);
+
+  options.kept_sampler = nullptr;
+  Sequence other = model.new_sequence();
+  EXPECT_EQ(generate(model, other, history, options).tokens, second.tokens);
+  // Without the earlier turn in its window it answers otherwise, or this test would show nothing.
+  Sequence third = model.new_sequence();
+  const StepItem item{&third, std::span(history).first(sequence.n_tokens() - second.tokens.size()),
+                      LogitsWanted::none};
+  model.step({&item, 1});
+  EXPECT_NE(generate(model, third, std::span(history).subspan(third.n_tokens()), options).tokens,
+            second.tokens);
+}
+
+TEST_F(Generate, AKeptSamplerGoesOnWithItsRandomNumbers) {
+  GenerateOptions options = greedy(30);
+  options.sampler.temperature = 0.8f;
+  options.sampler.seed = 9;
+  const auto answers = [&] {
+    Sampler sampler(options.sampler);
+    options.kept_sampler = &sampler;
+    std::vector<std::vector<TokenId>> all;
+    for (int i = 0; i < 2; ++i) all.push_back(run(options).tokens);
+    return all;
+  };
+  const auto session = answers();
+  EXPECT_NE(session[0], session[1]);
+  EXPECT_EQ(answers(), session);
+  options.kept_sampler = nullptr;
+  EXPECT_EQ(run(options).tokens, session[0]);
+}
+
+TEST(GenerateFailure, KeepsTheAnswerSoFar) {
+  const auto path = test::builtin_model("tales-29m-moe-Q4_K_M.gguf");
+  OpenOptions options;
+  options.n_ctx = 128;
+  options.n_threads = 1;
+  engine::Hooks hooks;
+  hooks.process_bytes = 0;
+  const Plan plan = engine::open_model(path, options, hooks).plan();
+  options.memory_bytes = plan.floor_bytes + (plan.resident_bytes - plan.floor_bytes) / 4;
+  bool armed = false;
+  hooks.wrap_backend = [&](std::unique_ptr<storage::Backend> inner) {
+    return std::make_unique<test::BreakableBackend>(std::move(inner), &armed);
+  };
+  Model model = engine::open_model(path, options, hooks);
+  const std::vector<TokenId> prompt = model.tokenizer().encode("Once upon a time there was a little");
+  Sequence plain = model.new_sequence();
+  const Generation whole = generate(model, plain, prompt, greedy(40));
+  plain.truncate(0);
+  std::string heard;
+  try {
+    generate(model, plain, prompt, greedy(40), [&](std::string_view piece) {
+      heard += piece;
+      armed = heard.size() > 20;
+      return true;
+    });
+    ADD_FAILURE() << "no read failed";
+  } catch (const GenerationError& error) {
+    EXPECT_EQ(error.code(), ErrorCode::io);
+    const Generation& partial = error.partial();
+    EXPECT_EQ(partial.reason, StopReason::failed);
+    EXPECT_EQ(partial.n_prompt_tokens, prompt.size());
+    EXPECT_GT(partial.text.size(), 20u);
+    EXPECT_EQ(partial.text, heard);
+    EXPECT_EQ(partial.text, model.tokenizer().decode(partial.tokens));
+    EXPECT_TRUE(whole.text.starts_with(partial.text));
+    EXPECT_LT(partial.tokens.size(), whole.tokens.size());
+  }
+  // The model is as good as before.
+  armed = false;
+  plain.truncate(0);
+  EXPECT_EQ(generate(model, plain, prompt, greedy(40)).text, whole.text);
 }
 
 TEST_F(Generate, SpecialShowsControlTokens) {

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <functional>
 #include <memory>
 #include <optional>
 
 #include "engine/model/model_impl.hpp"
+#include "support/breakable_backend.hpp"
 #include "support/temp_dir.hpp"
 #include "support/tiny_model.hpp"
 
@@ -315,33 +315,13 @@ TEST(Model, ASequenceWithoutItsModelCanOnlyBeDestroyed) {
   EXPECT_EQ(code_of([&] { last_logits(model, outlives, tokens); }), ErrorCode::invalid_argument);
 }
 
-/// Passes everything through, but turns every completion into EIO while armed.
-class BreakableBackend : public storage::Backend {
- public:
-  BreakableBackend(std::unique_ptr<storage::Backend> inner, const bool* armed)
-      : inner_(std::move(inner)), armed_(armed) {}
-  const char* name() const noexcept override { return "breakable"; }
-  std::size_t submit(std::span<const storage::ReadOp> ops) override { return inner_->submit(ops); }
-  std::size_t wait(std::span<storage::Completion> out, std::size_t min_count) override {
-    const std::size_t n = inner_->wait(out, min_count);
-    for (std::size_t i = 0; i < n && *armed_; ++i) out[i].result = -EIO;
-    return n;
-  }
-  std::size_t in_flight() const noexcept override { return inner_->in_flight(); }
-  std::size_t capacity() const noexcept override { return inner_->capacity(); }
-
- private:
-  std::unique_ptr<storage::Backend> inner_;
-  const bool* armed_;
-};
-
 TEST(Model, ReadErrorEndsTheStepNotTheModel) {
   const Opened file;
   bool armed = false;
   engine::Hooks hooks;
   hooks.process_bytes = 0;
   hooks.wrap_backend = [&](std::unique_ptr<storage::Backend> inner) {
-    return std::make_unique<BreakableBackend>(std::move(inner), &armed);
+    return std::make_unique<test::BreakableBackend>(std::move(inner), &armed);
   };
   OpenOptions options;
   options.n_threads = 1;
