@@ -21,3 +21,4 @@
 #include "sluice/synth.hpp"
 #include "sluice/tokenizer.hpp"
 #include "sluice/version.hpp"
+#include "sluice/warnings.hpp"

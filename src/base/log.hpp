@@ -7,8 +7,9 @@
 
 namespace sluice::base {
 
-/// Writes one line "sluice: warning: ..." to standard error. Each distinct text is printed once per process,
-/// because a fault that repeats per tensor or per read must not bury the answer.
+/// Tells the warning sink (sluice/warnings.hpp), or writes a line "sluice: warning: ..." to standard error.
+/// Each distinct text is told once per process, because a fault that repeats per tensor or per read must not
+/// bury the answer.
 void warn_text(std::string_view text);
 
 template <typename... Args>

@@ -15,6 +15,7 @@
 #include "cli/output.hpp"
 #include "cli/signals.hpp"
 #include "sluice/error.hpp"
+#include "sluice/warnings.hpp"
 
 namespace sluice::cli {
 
@@ -65,6 +66,7 @@ int execute(int argc, const char* const* argv, Output& output) {
 int guarded(int argc, const char* const* argv) noexcept {
   Output output;
   try {
+    set_warning_sink(print_warning);
     return execute(argc, argv, output);
   } catch (const UsageError& error) {
     return report(error.what(), k_exit_usage);

@@ -57,6 +57,10 @@ void print_error_text(std::string_view lines) {
   write_terminal(base::printable_lines(lines));
 }
 
+void print_warning(std::string_view text) {
+  print_error_text(fmt::format("sluice: warning: {}\n", base::printable(text)));
+}
+
 void write_terminal(std::string_view bytes) noexcept {
   while (!bytes.empty()) {
     const ssize_t n = ::write(STDERR_FILENO, bytes.data(), bytes.size());

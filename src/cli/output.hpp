@@ -47,6 +47,8 @@ class Output {
 /// Writes lines to standard error, with control characters shown (base::printable_lines); errors there have
 /// no one to go to.
 void print_error_text(std::string_view lines);
+/// "sluice: warning: ..." on standard error.
+void print_warning(std::string_view text);
 /// Writes bytes to standard error as they are: only for sequences that the terminal is to obey.
 void write_terminal(std::string_view bytes) noexcept;
 

@@ -14,10 +14,6 @@ namespace {
 
 constexpr double k_day_seconds = 86400;
 
-void warn(const std::string& text) {
-  print_error_text(fmt::format("sluice: warning: {}\n", base::printable(text)));
-}
-
 }  // namespace
 
 Stats profiled_stats(const Model& model, IoBackend io) {
@@ -44,7 +40,7 @@ int profile(const ProfileCommand& command, Output& output) {
   Profile known;
   if (!command.refresh && !folder.empty()) {
     const auto max_age = static_cast<std::int64_t>(command.max_age_days * k_day_seconds);
-    known = load_profile(options, folder, max_age, warn);
+    known = load_profile(options, folder, max_age, print_warning);
   }
   const std::int64_t begin = std::time(nullptr);
   report.profile = measure_profile(options, known, [](const std::string& what) {
@@ -55,14 +51,14 @@ int profile(const ProfileCommand& command, Output& output) {
   std::erase_if(fresh.drives, [begin](const DriveProfile& drive) { return drive.measured_at < begin; });
   if (fresh.machine && fresh.machine->measured_at < begin) fresh.machine.reset();
   if (folder.empty()) {
-    warn("the results are not kept: neither XDG_CACHE_HOME nor HOME names a folder");
+    print_warning("the results are not kept: neither XDG_CACHE_HOME nor HOME names a folder");
   } else {
     report.folder = folder.string();
     try {
       save_profile(fresh, folder);
     } catch (const Error& error) {
       report.folder.clear();
-      warn(fmt::format("the results are not kept: {}", error.what()));
+      print_warning(fmt::format("the results are not kept: {}", error.what()));
     }
   }
   if (command.json) {
