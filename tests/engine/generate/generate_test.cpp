@@ -227,8 +227,10 @@ TEST_F(Generate, AKeptSamplerSeesEarlierTurnsAsOneRunOfTheSameTokensWould) {
       generate(model, sequence, std::span(history).subspan(sequence.n_tokens()), options);
 
   options.kept_sampler = nullptr;
-  Sequence other = model.new_sequence();
-  EXPECT_EQ(generate(model, other, history, options).tokens, second.tokens);
+  {
+    Sequence other = model.new_sequence();
+    EXPECT_EQ(generate(model, other, history, options).tokens, second.tokens);
+  }
   // Without the earlier turn in its window it answers otherwise, or this test would show nothing.
   Sequence third = model.new_sequence();
   const StepItem item{&third, std::span(history).first(sequence.n_tokens() - second.tokens.size()),

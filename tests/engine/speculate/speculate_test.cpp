@@ -114,7 +114,10 @@ class Speculate : public ::testing::Test {
   /// Guesses from `truth`, a text that starts with the prompt, with a wrong guess at each multiple of `error`
   /// (0: none).
   Speculator oracle(Tokens truth, std::size_t error, std::uint32_t max_guesses = 8) const {
-    Speculator speculator(model, ungated(max_guesses));
+    return oracle(model, std::move(truth), error, max_guesses);
+  }
+  static Speculator oracle(const Model& of, Tokens truth, std::size_t error, std::uint32_t max_guesses) {
+    Speculator speculator(of, ungated(max_guesses));
     speculator.impl().oracle = [truth = std::move(truth), error](std::span<const TokenId> text,
                                                                  std::uint32_t n_max) {
       Tokens guesses;
@@ -196,7 +199,7 @@ TEST_F(Speculate, AnEndTokenInsideAcceptedGuessesEndsTheAnswerAsOtherwise) {
   Tokens text = chat;
   text.insert(text.end(), longer.answer.tokens.begin(), longer.answer.tokens.end());
   for (const std::uint32_t depth : {3, 4, 5, 6, 7}) {
-    Speculator speculator = oracle(text, 0, depth);
+    Speculator speculator = oracle(large, text, 0, depth);
     sequence.truncate(0);
     expect_same(run(large, sequence, chat, greedy(900), &speculator), plain);
     sequence.truncate(0);
@@ -215,7 +218,7 @@ TEST_F(Speculate, AFullContextEndsTheAnswerAsOtherwise) {
   text.insert(text.end(), plain.answer.tokens.begin(), plain.answer.tokens.end());
   for (const std::size_t error : {0, 4}) {
     for (const std::uint32_t depth : {1, 5, 6, 7, 64}) {
-      Speculator speculator = oracle(text, error, depth);
+      Speculator speculator = oracle(small, text, error, depth);
       sequence.truncate(0);
       expect_same(run(small, sequence, prompt, options, &speculator), plain);
     }
@@ -252,7 +255,7 @@ TEST_F(Speculate, SmallPassesLimitTheGuesses) {
   OpenOptions options = open_options(256);
   options.prefill_chunk = 4;
   Model narrow = Model::open(test::builtin_model("tales-29m-moe-Q4_K_M.gguf"), options);
-  Speculator speculator = oracle(truth(greedy(40)), 0, 16);
+  Speculator speculator = oracle(narrow, truth(greedy(40)), 0, 16);
   Sequence sequence = narrow.new_sequence();
   const Run with = run(narrow, sequence, prompt, greedy(41), &speculator);
   EXPECT_EQ(with.n_passes, 10u);
@@ -362,6 +365,36 @@ TEST_F(Speculate, AnotherVocabularyIsRefusedWithTheDifference) {
   options.speculator = &speculator;
   EXPECT_THROW(generate(tiny, sequence, Tokens{1, 2}, options), Error);
   EXPECT_EQ(sequence.n_tokens(), 0u);
+}
+
+TEST_F(Speculate, AnotherModelIsRefusedEvenOfTheSameFile) {
+  Model other = open(64);
+  Speculator speculator(model, ungated());
+  GenerateOptions options = greedy(4);
+  options.speculator = &speculator;
+  Sequence sequence = other.new_sequence();
+  EXPECT_THROW(generate(other, sequence, prompt, options), Error);
+  EXPECT_EQ(sequence.n_tokens(), 0u);
+  // A model that was moved is still the same.
+  Model moved = std::move(model);
+  Sequence own = moved.new_sequence();
+  EXPECT_EQ(generate(moved, own, prompt, options).tokens.size(), 4u);
+}
+
+TEST_F(Speculate, AContextOfOneTokenHasNoRoomForGuesses) {
+  OpenOptions options = open_options(1);
+  Model draft = open_draft(draft_path(), options);
+  options.draft = &draft;
+  Model small = Model::open(test::builtin_model("tales-29m-moe-Q4_K_M.gguf"), options);
+  Speculator speculator(small, std::move(draft), ungated());
+  Sequence sequence = small.new_sequence();
+  GenerateOptions generating = greedy(0);
+  const Generation plain = generate(small, sequence, Tokens(1, prompt[0]), generating);
+  EXPECT_EQ(plain.reason, StopReason::context_full);
+  sequence.truncate(0);
+  generating.speculator = &speculator;
+  EXPECT_EQ(generate(small, sequence, Tokens(1, prompt[0]), generating).tokens, plain.tokens);
+  EXPECT_EQ(small.stats().draft.n_guessed, 0u);
 }
 
 TEST_F(Speculate, OptionsOutOfRangeAreRefused) {
