@@ -68,8 +68,8 @@ TEST(Chat, ResetForgetsTheConversation) {
   EXPECT_EQ(outcome.out.substr(0, outcome.out.size() / 2), outcome.out.substr(outcome.out.size() / 2));
 }
 
-/// What a chat prints in which the same is asked before and after /reset, and the halves of it: they are equal
-/// if the answers are.
+/// What a chat prints in which the same is asked before and after /reset, and the halves of it: they are
+/// equal if the answers are.
 std::vector<std::string> answers_around_reset(const Words& options) {
   const Terminal terminal;
   Words words{"run", "tales", "--temp", "0.8", "-n", "30", "--ctx", "512"};

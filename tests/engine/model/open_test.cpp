@@ -14,9 +14,10 @@
 namespace sluice {
 namespace {
 
-std::string refusal(const std::filesystem::path& path, ErrorCode code, const OpenOptions& options = {}) {
+std::string refusal(const std::filesystem::path& path, ErrorCode code, const OpenOptions& options = {},
+                    const engine::Hooks& hooks = {}) {
   try {
-    Model::open(path, options);
+    engine::open_model(path, options, hooks);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), code) << error.what();
     return error.what();
@@ -178,10 +179,10 @@ TEST(Open, WeightsComeFromTheFilesWhoseHeaderWasRead) {
 }
 
 /// Options with which `path` is opened in a quarter of what its experts need.
-OpenOptions streaming(const std::filesystem::path& path) {
+OpenOptions streaming(const std::filesystem::path& path, const engine::Hooks& hooks) {
   OpenOptions options;
   options.prefill_chunk = 4;
-  const Plan plan = Model::open(path, options).plan();
+  const Plan plan = engine::open_model(path, options, hooks).plan();
   options.memory_bytes = plan.floor_bytes + (plan.resident_bytes - plan.floor_bytes) / 4;
   return options;
 }
@@ -209,8 +210,10 @@ TEST(Open, ProgressGoesFromTheFirstByteToTheLast) {
 TEST(Open, ARaisedFlagEndsEveryStageOfIt) {
   const test::TempDir dir;
   const auto path = test::write_tiny_model(dir.path(), {});
+  engine::Hooks hooks;
+  hooks.process_bytes = 0;
   OpenOptions whole;
-  const OpenOptions part = streaming(path);
+  const OpenOptions part = streaming(path, hooks);
   for (const OpenStage stage : {OpenStage::weights, OpenStage::memory, OpenStage::experts}) {
     OpenOptions options = stage == OpenStage::memory ? part : whole;
     std::atomic<bool> cancel{false};
@@ -220,7 +223,7 @@ TEST(Open, ARaisedFlagEndsEveryStageOfIt) {
       n_after += cancel;
       cancel = cancel || progress.stage == stage;
     };
-    refusal(path, ErrorCode::cancelled, options);
+    refusal(path, ErrorCode::cancelled, options, hooks);
     EXPECT_TRUE(cancel) << "the stage was never told of";
     EXPECT_EQ(n_after, 0);
   }
