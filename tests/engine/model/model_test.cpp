@@ -231,6 +231,7 @@ void expect_refusals(Model& model, Sequence& own, Sequence& other) {
            [&] { model.save_heat(); },
            [&] { model.set_progress({}); },
            [&] { model.preload_while([] { return true; }); },
+           [&] { model.relieve(); },
        }) {
     EXPECT_EQ(code_of(call), ErrorCode::invalid_argument);
   }
