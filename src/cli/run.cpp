@@ -131,21 +131,17 @@ Generation answer_prompt(const RunCommand& command, Model& model, const Generate
 int run_prompt(const RunCommand& command, Model& model, const GenerateOptions& options,
                const std::string& text, const SpeedRates& rates, Output& output) {
   PromptProgress progress(model);
-  std::string so_far;
   const auto on_text = [&](std::string_view piece) {
     progress.clear();
-    so_far += piece;
     return command.json || output.write_answer(piece);
   };
   Generation generation;
   std::optional<Error> fault;
   try {
     generation = answer_prompt(command, model, options, text, on_text);
-  } catch (const Error& error) {
-    // Nothing else comes up once the prompt is accepted.
-    if (error.code() != ErrorCode::io) throw;
+  } catch (const GenerationError& error) {
     fault = error;
-    generation.text = so_far;
+    generation = error.partial();
   }
   progress.clear();
   if (command.json) {

@@ -374,7 +374,7 @@ std::uint64_t Opener::bytes_to_load(const WeightLayout& layout) const {
   for (const residency::TensorBlock& block : layout.pinned_blocks) {
     for (const gguf::TensorInfo* tensor : block) bytes += tensor->size_bytes;
   }
-  if (impl_->placement.n_transit != 0) return bytes;  // Experts are read when they are wanted.
+  if (impl_->plan.n_cached_units != impl_->plan.n_units) return bytes;  // They are read when they are wanted.
   for (const residency::LayerUnits& layer : parts().units.layers)
     bytes += layer.n_experts * layer.weight_bytes;
   return bytes;

@@ -191,14 +191,16 @@ TEST(Open, ProgressGoesFromTheFirstByteToTheLast) {
   const auto path = test::builtin_model("tales-29m-moe-Q4_K_M.gguf");
   std::vector<OpenProgress> told;
   OpenOptions options;
-  options.on_progress = [&](const OpenProgress& progress) { told.push_back(progress); };
+  options.on_progress = [&](const OpenProgress& progress) {
+    if (progress.stage != OpenStage::memory) told.push_back(progress);
+    EXPECT_LE(progress.done_bytes, progress.total_bytes);
+  };
   Model::open(path, options);
   ASSERT_FALSE(told.empty());
   EXPECT_EQ(told.front().stage, OpenStage::weights);
   EXPECT_EQ(told.back().stage, OpenStage::experts);
   for (std::size_t i = 0; i < told.size(); ++i) {
     EXPECT_EQ(told[i].total_bytes, told.front().total_bytes);
-    EXPECT_LE(told[i].done_bytes, told[i].total_bytes);
     EXPECT_GE(told[i].done_bytes, told[i == 0 ? 0 : i - 1].done_bytes);
   }
   EXPECT_EQ(told.back().done_bytes, told.back().total_bytes);
