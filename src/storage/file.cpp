@@ -323,8 +323,9 @@ namespace {
 
 class FileByteSource final : public gguf::ByteSource {
  public:
-  FileByteSource(const File& file, std::uint64_t* storage_bytes)
-      : file_(file),
+  FileByteSource(const File& file, std::uint64_t* storage_bytes, std::unique_ptr<File> owned = nullptr)
+      : owned_(std::move(owned)),
+        file_(file),
         storage_bytes_(storage_bytes),
         window_(make_aligned_buffer(k_window_bytes, file_.alignment_bytes())) {
     if (storage_bytes_ != nullptr) *storage_bytes_ += file_.probe_bytes();
@@ -361,6 +362,7 @@ class FileByteSource final : public gguf::ByteSource {
     window_end_ = end;
   }
 
+  std::unique_ptr<File> owned_;  ///< Null when it is borrowed.
   const File& file_;
   std::uint64_t* storage_bytes_;
   AlignedBuffer window_;
@@ -372,6 +374,12 @@ class FileByteSource final : public gguf::ByteSource {
 
 std::unique_ptr<gguf::ByteSource> make_byte_source(const File& file, std::uint64_t* storage_bytes) {
   return std::make_unique<FileByteSource>(file, storage_bytes);
+}
+
+std::unique_ptr<gguf::ByteSource> make_byte_source(std::unique_ptr<File> file, std::uint64_t* storage_bytes) {
+  SLUICE_CHECK(file != nullptr);
+  const File& borrowed = *file;
+  return std::make_unique<FileByteSource>(borrowed, storage_bytes, std::move(file));
 }
 
 }  // namespace sluice::storage

@@ -75,5 +75,8 @@ class File {
 /// The file as a source for the GGUF parser. Small reads are served from a window buffer of 64 KiB; counts
 /// into *storage_bytes like File::read, the probe of open() included. Borrows the file.
 std::unique_ptr<gguf::ByteSource> make_byte_source(const File& file, std::uint64_t* storage_bytes = nullptr);
+/// The same, and owns the file.
+std::unique_ptr<gguf::ByteSource> make_byte_source(std::unique_ptr<File> file,
+                                                   std::uint64_t* storage_bytes = nullptr);
 
 }  // namespace sluice::storage
