@@ -41,6 +41,8 @@ struct OpenOptions {
   /// Hard limit on everything the process holds, in bytes. 0: what the cgroup and the machine leave, less
   /// headroom.
   std::uint64_t memory_bytes = 0;
+  /// What the program will allocate itself while the model is open: part of memory_bytes, left to it.
+  std::uint64_t program_bytes = 0;
   /// Tokens of context per sequence. 0: the smaller of the model's and 4096.
   std::uint32_t n_ctx = 0;
   /// Sequences that may exist at once; the budget reserves KV for this many.

@@ -16,7 +16,10 @@ namespace sluice::cli {
 int perplexity(const PerplexityCommand& command, Output& output) {
   const std::filesystem::path path = find_model(command.model);
   std::string text = read_text(command.file);
-  Model model = Model::open(path, command.open);
+  OpenOptions open = command.open;
+  // Tokens of three bytes or more, as texts have, in a list that grows by doubling.
+  open.program_bytes = text.size() * sizeof(TokenId);
+  Model model = Model::open(path, open);
 
   const std::vector<TokenId> tokens = model.tokenizer().encode(text, true, false);
   // The budget counts every byte, and the text is not needed any more.

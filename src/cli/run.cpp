@@ -214,7 +214,7 @@ int run_chat(const RunCommand& command, Model& model, const GenerateOptions& opt
     const auto waits = [&messages] { return !messages.is_ready() && stop_signal() == 0; };
     model.preload_while(waits);
     // An idle program must not keep what others need.
-    for (constexpr int k_look_ms = 30; waits(); messages.wait_ready(k_look_ms)) model.relieve();
+    for (constexpr int k_look_ms = 10; waits(); messages.wait_ready(k_look_ms)) model.relieve();
     const std::optional<std::string> message = messages.next();
     if (!message || *message == "/exit") {
       if (!message) print_error_text("\n");

@@ -22,7 +22,7 @@ bool leaves_mark_free(const PressureFacts& facts, std::uint64_t bytes) noexcept 
 
 GovernedBytes governed_bytes(const PressureFacts& facts) noexcept {
   const std::uint64_t mark = low_water_mark(facts);
-  const std::uint64_t low = std::max(mark, std::min(facts.fallen_bytes, 2 * mark));
+  const std::uint64_t low = std::max(mark, std::min(2 * facts.taken_bytes, facts.limit_bytes / 8));
   if (facts.free_bytes < low) {
     const std::uint64_t wanted = 2 * low - facts.free_bytes;
     const std::uint64_t of_slots = std::min(facts.slot_bytes, wanted);

@@ -44,12 +44,12 @@ TEST(Governor, TheFirstFillStopsAtTheMark) {
 
 TEST(Governor, AFastFallOfFreeMemoryIsMetBeforeTheMark) {
   PressureFacts facts{4 * k_gib, 4 * k_gib, 6400 * k_mib, 150 * k_mib};
-  facts.fallen_bytes = 100 * k_mib;
-  EXPECT_EQ(slots(facts), 4 * k_gib) << "what is free lasts longer than until the next look";
-  facts.fallen_bytes = 160 * k_mib;
-  EXPECT_EQ(slots(facts), 4 * k_gib - 170 * k_mib);
-  facts.fallen_bytes = 2 * k_gib;
-  EXPECT_EQ(slots(facts), 4 * k_gib - 250 * k_mib) << "never more than to where it would come back";
+  facts.taken_bytes = 70 * k_mib;
+  EXPECT_EQ(slots(facts), 4 * k_gib) << "what is free lasts longer than until the look after the next";
+  facts.taken_bytes = 100 * k_mib;
+  EXPECT_EQ(slots(facts), 4 * k_gib - 250 * k_mib);
+  facts.taken_bytes = 2 * k_gib;
+  EXPECT_EQ(slots(facts), 4 * k_gib - (1600 - 150) * k_mib) << "a quarter of the limit at most";
 }
 
 TEST(Governor, SeveralWhoTakeBackShareWhatIsFree) {

@@ -6,7 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <fstream>
 #include <stdexcept>
 #include <string>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "cli/program.hpp"
+#include "platform/memory.hpp"
 
 namespace sluice::test {
 
@@ -53,11 +56,11 @@ class MemoryCgroup {
   std::string folder_;
 };
 
-/// A process in a cgroup that takes memory step by step and keeps it until it is told to end.
+/// A process in a cgroup that takes memory step by step and keeps it until it is told to end. It takes the
+/// next step when nearly nothing but that is free: one that never waited would be a test of the scheduler.
 class Neighbour {
  public:
-  /// After each step the neighbour waits `pause_ms`: it stands for a program that computes between.
-  Neighbour(const MemoryCgroup& group, std::uint64_t bytes, std::uint64_t step_bytes, int pause_ms) {
+  Neighbour(const MemoryCgroup& group, std::uint64_t bytes, std::uint64_t step_bytes) {
     int done[2], end[2];
     if (pipe(done) != 0 || pipe(end) != 0) throw std::runtime_error("pipe");
     done_ = done[0];
@@ -66,7 +69,7 @@ class Neighbour {
     if (pid_ == 0) {
       close(done[0]);
       close(end[1]);
-      take(group.folder() + "/cgroup.procs", bytes, step_bytes, pause_ms, done[1], end[0]);
+      take(group, bytes, step_bytes, done[1], end[0]);
     }
     close(done[1]);
     close(end[0]);
@@ -96,21 +99,32 @@ class Neighbour {
   }
 
  private:
-  [[noreturn]] static void take(const std::string& procs, std::uint64_t bytes, std::uint64_t step_bytes,
-                                int pause_ms, int done, int end) {
+  /// In the group of this process.
+  static std::uint64_t free_bytes() {
+    const platform::MemoryLimits limits = platform::read_memory_limits();
+    const std::uint64_t limit = limits.cgroup_limit_bytes.value_or(0);
+    return limit - std::min(limit, limits.cgroup_used_bytes);
+  }
+  [[noreturn]] static void take(const MemoryCgroup& group, std::uint64_t bytes, std::uint64_t step_bytes,
+                                int done, int end) {
     {
-      std::ofstream file(procs);
+      std::ofstream file(group.folder() + "/cgroup.procs");
       file << getpid() << std::flush;
       if (!file.good()) _exit(100);
     }
+    constexpr int k_max_waits = 30'000;
     char byte = 0;
+    int n_waits = 0;
     for (std::uint64_t taken = 0; taken < bytes; taken += step_bytes) {
+      while (free_bytes() < 2 * step_bytes) {
+        if (++n_waits > k_max_waits) _exit(103);
+        pollfd wait{end, POLLIN, 0};
+        poll(&wait, 1, 1);
+      }
       void* const data =
           mmap(nullptr, step_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       if (data == MAP_FAILED) _exit(101);
       for (std::uint64_t at = 0; at < step_bytes; at += 4096) static_cast<volatile char*>(data)[at] = 1;
-      pollfd wait{end, POLLIN, 0};
-      poll(&wait, 1, pause_ms);
     }
     if (write(done, &byte, 1) != 1) _exit(102);
     while (read(end, &byte, 1) < 0 && errno == EINTR) {

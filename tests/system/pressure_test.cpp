@@ -72,7 +72,7 @@ TEST_F(Pressure, TwoThatStartTogetherShareAGroup) {
 TEST_F(Pressure, AGreedyNeighbourGetsWhatAModelThatRunsCanSpare) {
   const MemoryCgroup group(planned_bytes_ * 11 / 10);
   Process model(group.command(story("200")), {});
-  Neighbour neighbour(group, (planned_bytes_ - floor_bytes_) * 3 / 4, 4 * k_mib, 5);
+  Neighbour neighbour(group, (planned_bytes_ - floor_bytes_) * 3 / 4, 2 * k_mib);
   EXPECT_TRUE(neighbour.has_all()) << "it was killed";
   EXPECT_EQ(neighbour.leave(), 0);
   const Outcome outcome = model.wait();
@@ -101,7 +101,7 @@ TEST_F(Pressure, AChatThatWaitsGivesWayAndAnswersAsBefore) {
     const std::size_t n_answer = process.read_output(1).size();
     ASSERT_GT(n_answer, 0u) << process.errors();
     if (has_neighbour) {
-      Neighbour neighbour(group, (planned_bytes_ - floor_bytes_) * 3 / 4, 8 * k_mib, 5);
+      Neighbour neighbour(group, (planned_bytes_ - floor_bytes_) * 3 / 4, 2 * k_mib);
       EXPECT_TRUE(neighbour.has_all()) << "it was killed";
       EXPECT_EQ(neighbour.leave(), 0);
     }

@@ -44,6 +44,7 @@ bool MemoryClaim::must_take(std::uint64_t bytes) {
       allowed_bytes_ = std::clamp(room / k_share, bytes, std::max(bytes, k_most_bytes));
       break;
     }
+    if (wait_ns_ == 0) return false;
     const std::uint64_t now = base::now_ns();
     if (facts->free_bytes > most_free) {
       most_free = facts->free_bytes;

@@ -310,6 +310,7 @@ residency::MachineFacts Opener::look_at_machine() {
     machine.process_bytes = std::max(draft.process_bytes, rest);
   }
   if (hooks_.process_bytes) machine.process_bytes = *hooks_.process_bytes;
+  machine.process_bytes += options_.program_bytes;
   impl_->process_bytes = machine.process_bytes;
   return machine;
 }

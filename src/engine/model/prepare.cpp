@@ -5,6 +5,7 @@
 
 #include "base/check.hpp"
 #include "base/error.hpp"
+#include "base/units.hpp"
 #include "engine/model/second_copy.hpp"
 #include "model/architecture.hpp"
 #include "model/forward.hpp"
@@ -118,6 +119,23 @@ void check_weights(Prepared& prepared, std::size_t n_samples) {
   residency::check_weights(prepared.file, prepared.shards, n_samples, is_trained, &prepared.read_bytes);
 }
 
+std::uint64_t bookkeeping_bytes(const Prepared& prepared) {
+  // Slot, use counts and place of a unit; what heat lists when it is read and when it is saved.
+  constexpr std::uint64_t k_unit_bytes = 96 + 64;
+  // A candidate of the sampler, and a copy while candidates are sorted.
+  constexpr std::uint64_t k_token_bytes = 16;
+  // Its place, and its part in the layout while pinned weights are read.
+  constexpr std::uint64_t k_tensor_bytes = 96;
+  // A chunk of the ring in the list in use and in the next one, which grows by doubling.
+  constexpr std::uint64_t k_chunk_bytes = 64;
+  std::uint64_t streamable_bytes = 0;
+  for (const model::ModelTensors::Block& block : prepared.tensors.blocks()) {
+    for (const auto* tensor : block.tensors) streamable_bytes += tensor->size_bytes;
+  }
+  return prepared.units.n_units() * k_unit_bytes + prepared.params.n_vocab * k_token_bytes +
+         prepared.file.tensors.size() * k_tensor_bytes + streamable_bytes / base::k_mib * k_chunk_bytes;
+}
+
 residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& ops) {
   residency::ModelFacts facts;
   const std::vector<const gguf::TensorInfo*> pinned = prepared.tensors.pinned();
@@ -159,6 +177,7 @@ residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& 
   };
   facts.kv_page_bytes = prepared.params.kv_shape().page_bytes();
   facts.kv_page_tokens = kernels::KvShape::page_tokens;
+  facts.bookkeeping_bytes = bookkeeping_bytes(prepared);
   facts.n_ctx_train = prepared.params.n_ctx_train;
   facts.scratch_bytes = [&params = prepared.params, &ops](std::uint32_t n_rows) {
     return model::Forward::scratch_bytes(params, ops, n_rows);

@@ -60,6 +60,9 @@ std::unique_ptr<Prepared> prepare(Header header, const OpenOptions& options, boo
 /// where weights were never written (residency/zero_check.hpp).
 void check_weights(Prepared& prepared, std::size_t n_samples = 1);
 
+/// What the runtime allocates by itself after the plan is made, as far as it grows with the model.
+std::uint64_t bookkeeping_bytes(const Prepared& prepared);
+
 /// The planner's view of a prepared model; refers to both arguments.
 residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& ops);
 

@@ -14,6 +14,8 @@ namespace {
 constexpr std::uint64_t k_growth_bytes = 128 * base::k_mib;
 /// Looks between two times that memory is taken back, at least.
 constexpr std::uint64_t k_patience = 8;
+/// So much more often it looks while memory is nearly gone or others take it fast.
+constexpr std::uint64_t k_alarm_divisor = 8;
 
 }  // namespace
 
@@ -40,13 +42,19 @@ std::optional<residency::PressureFacts> Pressure::facts() const {
 
 std::optional<Pressure::Change> Pressure::look() {
   const std::uint64_t now = base::now_ns();
-  if (now - looked_ns_ < interval_ns_) return std::nullopt;
+  if (now - looked_ns_ < (is_alarmed_ ? interval_ns_ / k_alarm_divisor : interval_ns_)) return std::nullopt;
   looked_ns_ = now;
   auto facts = this->facts();
   if (!facts) return std::nullopt;
-  facts->fallen_bytes = seen_free_bytes_ - std::min(seen_free_bytes_, facts->free_bytes);
+  // What is no longer free, and not because this process has it.
+  const std::uint64_t held_bytes = platform::read_process_memory().rss_bytes;
+  const std::uint64_t before = seen_free_bytes_ + seen_held_bytes_, after = facts->free_bytes + held_bytes;
+  facts->taken_bytes = before - std::min(before, after);
   facts->max_growth_bytes = k_growth_bytes;
   seen_free_bytes_ = facts->free_bytes;
+  seen_held_bytes_ = held_bytes;
+  const std::uint64_t mark = residency::low_water_mark(*facts);
+  is_alarmed_ = facts->free_bytes < mark || facts->taken_bytes > mark / 4;
   return Change{*facts, residency::governed_bytes(*facts)};
 }
 
@@ -65,18 +73,6 @@ void Pressure::govern(std::uint32_t next_tensor) {
   grows_from_ns_ = looked_ns_ + patience_ns + (patience_ns == 0 ? 0 : random_.below(patience_ns));
   if (wanted.slot_bytes != facts.slot_bytes) cache_->resize(wanted.slot_bytes);
   if (wanted.block_bytes != facts.block_bytes) tiers_->resize(wanted.block_bytes, next_tensor);
-  remember(*change);
-}
-
-void Pressure::remember(const Change& change) noexcept {
-  const auto given = [](std::uint64_t from, std::uint64_t to) { return from - std::min(from, to); };
-  // What this model took itself must not look like a neighbour's greed.
-  const bool grew = change.wanted.slot_bytes > change.facts.slot_bytes ||
-                    change.wanted.block_bytes > change.facts.block_bytes;
-  seen_free_bytes_ = grew ? 0
-                          : change.facts.free_bytes +
-                                given(change.facts.slot_bytes, change.wanted.slot_bytes) +
-                                given(change.facts.block_bytes, change.wanted.block_bytes);
 }
 
 void Pressure::relieve() {
@@ -88,7 +84,6 @@ void Pressure::relieve() {
   wanted.block_bytes = std::min(wanted.block_bytes, facts.block_bytes);
   if (wanted.slot_bytes < facts.slot_bytes) cache_->resize(wanted.slot_bytes);
   if (wanted.block_bytes < facts.block_bytes) tiers_->resize_between_passes(wanted.block_bytes);
-  remember(*change);
 }
 
 }  // namespace sluice::engine

@@ -44,15 +44,14 @@ class Pressure {
     residency::GovernedBytes wanted;
   };
   std::optional<Change> look();
-  /// What will be free by this change.
-  void remember(const Change& change) noexcept;
 
   ReadLimits read_limits_;
   std::uint64_t interval_ns_;
   base::SplitMix64 random_;
   std::uint64_t looked_ns_ = 0;
-  std::uint64_t seen_free_bytes_ = 0;  ///< Free by what that look did.
-  std::uint64_t grows_from_ns_ = 0;    ///< When it may take back again.
+  std::uint64_t seen_free_bytes_ = 0, seen_held_bytes_ = 0;  ///< At that look: free, and of this process.
+  bool is_alarmed_ = false;                                  ///< Looks come closer together.
+  std::uint64_t grows_from_ns_ = 0;                          ///< When it may take back again.
   residency::UnitCache* cache_ = nullptr;
   residency::DenseTiers* tiers_ = nullptr;
 };

@@ -13,11 +13,6 @@
 namespace sluice::engine {
 namespace {
 
-/// What the process will still take beside the plan: code pages not yet touched, stacks, the sampler's and
-/// the text's buffers, allocator slack. Measured on the built-in model with glibc 2.36 (README's command: 1.3
-/// MiB), rounded up.
-constexpr std::uint64_t k_process_reserve_bytes = 2 * base::k_mib;
-
 /// What decided the default budget, for messages.
 std::string describe_source(const platform::MemoryLimits& limits, platform::DefaultBudget::Source source) {
   using Source = platform::DefaultBudget::Source;
