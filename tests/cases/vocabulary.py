@@ -15,6 +15,20 @@ def chat(model, prompt=STORY, n=250):
     return result, result.json
 
 
+def padded_draft():
+    """A draft whose vocabulary is padded otherwise guesses for the model, and the text stays the same."""
+    few, many = craft("pad-vocab", DRAFT, "draft+128.gguf", 128), craft("pad-vocab", MOE, "moe+128.gguf", 128)
+    expected = run(MOE, "--memory", "64M", "--json", n=300).json["text"]
+    n_guessed = 0
+    for model, draft in ((MOE, few), (many, DRAFT)):
+        for budget in ("24M", "64M"):
+            answer = run(model, "--memory", budget, "--draft", draft, "--speculate", "draft", "--json", n=300).json
+            same(answer["text"], expected, f"{model} with {draft} at {budget}")
+            n_guessed += answer["stats"]["n_draft_guessed"]
+    # How often it guesses depends on time; not at all would mean that it never gets to.
+    assert n_guessed > 0, "nothing was guessed"
+
+
 def foreign_draft():
     """A draft that spells the shared ids otherwise is refused."""
     refused(run(MOE, "--memory", "64M", "--draft", SPM, "--speculate", "draft"), "vocabular")
@@ -90,5 +104,5 @@ def penalty_with_guesses():
 
 
 if __name__ == "__main__":
-    sys.exit(main([foreign_draft, turn_marks_of_a_wrong_type, special_ids_out_of_range, a_chat_in_pieces,
+    sys.exit(main([padded_draft, foreign_draft, turn_marks_of_a_wrong_type, special_ids_out_of_range, a_chat_in_pieces,
                    endless_words, first_token_once, edge_of_the_context, penalty_with_guesses]))
