@@ -6,25 +6,15 @@
 set -euo pipefail
 cd "$1"
 
-# Files that may be longer, "PATH LINES", each with its reason.
-# unit_cache.cpp: slots, fetches, look-ahead and resizing share one state, which is not taken apart yet.
-longer_files="src/residency/unit_cache.cpp 680"
-
 mapfile -t files < <(find include src tests fuzz bench examples -type f \( -name '*.hpp' -o -name '*.cpp' \) 2>/dev/null |
   LC_ALL=C sort)
 if [ ${#files[@]} -eq 0 ]; then echo "no source file found"; exit 1; fi
 
-LC_ALL=C awk -v longer_files="$longer_files" -v max_file=600 -v max_function=60 -v max_test_function=100 '
-  BEGIN {
-    n = split(longer_files, word, " ")
-    for (i = 1; i < n; i += 2) may_have[word[i]] = word[i + 1]
-  }
+LC_ALL=C awk -v max_file=600 -v max_function=60 -v max_test_function=100 '
   function wrong(line, what) { printf "%s:%d: %s\n", file, line, what; n_wrong++ }
   function end_file() {
     if (file == "") return
-    n_allowed = file in may_have ? may_have[file] : max_file
-    if (last_line > n_allowed) wrong(1, last_line " lines; at most " n_allowed ", find the second module in it")
-    if (file in may_have && last_line <= max_file) wrong(1, "is short enough now: take it from the list of longer files")
+    if (last_line > max_file) wrong(1, last_line " lines; at most " max_file ", find the second module in it")
     if (depth != 0) wrong(last_line, "the braces do not match")
   }
   function begin_file() {

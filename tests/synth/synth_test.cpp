@@ -224,7 +224,8 @@ TEST(SynthShapes, AreShownAndThoseThatDoNotRunAreRefused) {
     write_hollow_file(shape, n_layers, path);
     const Inspection inspection = inspect(path);
     EXPECT_EQ(inspection.tensors.size(), synth::tensor_specs(shape, {}, n_layers).size()) << shape.name;
-    if (inspection.runnable) continue;
+    // Behind the header the file is one hole, which is all that may be wrong with an architecture that runs.
+    if (inspection.why_not.find("all zero") != std::string::npos) continue;
     refused.insert(synth::architecture_name(shape));
     try {
       Model::open(path);
