@@ -58,6 +58,10 @@ class GenerationError : public Error {
   Generation partial_;
 };
 
+/// What generate() refuses of a prompt's length: throws Error(invalid_argument) when it has no tokens and
+/// Error(context_full) when it does not fit. For OpenOptions::before_loading.
+void check_prompt(std::size_t n_tokens, std::uint32_t n_ctx, std::uint32_t n_used = 0);
+
 /// Prefills `prompt` into the sequence and generates from it. `on_text` gets the text as it becomes final
 /// (whole UTF-8 characters, nothing that may still be part of a stop string); returning false ends the answer
 /// as cancelled. A prompt that does not fit throws Error(context_full) before anything is computed; a full

@@ -20,8 +20,9 @@ enum class CachePolicy { lfru, lru };
 /// How bytes come from the drive. `automatic` takes io_uring with O_DIRECT where both are allowed.
 enum class IoBackend { automatic, uring, pread };
 
-/// Limits of OpenOptions::max_sequences and n_threads.
+/// Limits of OpenOptions::max_sequences, prefill_chunk and n_threads.
 inline constexpr std::uint32_t k_max_sequences = 4096;
+inline constexpr std::uint32_t k_max_prefill_chunk = 16'384;
 inline constexpr int k_max_threads = 256;
 
 /// What takes time while a model opens, in this order; the last two are of models with experts.

@@ -21,6 +21,10 @@ struct PerplexityResult {
   std::uint32_t n_chunks = 0;
 };
 
+/// What perplexity() refuses of a text's length: throws Error(invalid_argument). For
+/// OpenOptions::before_loading.
+void check_perplexity(std::size_t n_tokens, const PerplexityOptions& options, const Plan& plan);
+
 /// Perplexity over consecutive windows of n_ctx tokens; the second half of each window is scored, and the
 /// first token of each window is replaced by BOS when the model adds one (the convention of llama.cpp's tool,
 /// so that numbers can be compared). Throws Error(invalid_argument) when the text is shorter than two

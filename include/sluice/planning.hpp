@@ -35,7 +35,7 @@ struct PlanChoice {
   /// Where options.heat has use counts of this model, the file is complete and experts stream.
   std::optional<HeatForecast> heat;
   std::string refusal;             ///< Empty with a plan.
-  std::uint64_t needed_bytes = 0;  ///< Smallest budget that works, for a refusal by the planner.
+  std::uint64_t needed_bytes = 0;  ///< Smallest budget that works, when this one is smaller.
 };
 
 struct PlanReport {

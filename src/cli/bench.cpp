@@ -13,6 +13,7 @@
 #include "cli/commands.hpp"
 #include "cli/json.hpp"
 #include "cli/models.hpp"
+#include "cli/opening.hpp"
 #include "cli/outlook.hpp"
 #include "cli/profile.hpp"
 
@@ -174,7 +175,7 @@ void run_tests(const std::filesystem::path& path, const BenchCommand& command, c
                BenchReport& report) {
   // Before the model is opened: it reads the header once more.
   const SpeedRates rates = kept_rates(path, options);
-  Model model = Model::open(path, options);
+  Model model = open_with_progress(path, options);
   Bench bench(model, command);
   for (BenchTest& test : report.tests) bench.measure(test);
   report.info = model.info();

@@ -52,8 +52,8 @@ void OptionBuilder::open_options(CLI::App& app, OpenOptions& open, bool with_con
          "Most memory the process may hold, such as 6G (default: what is free)", group);
   if (with_context)
     whole(app, "--ctx", open.n_ctx, {.zero = "the model's, at most 4096"}, "Tokens of context", group);
-  whole(app, "--chunk", open.prefill_chunk, {.zero = "chosen from the memory"}, "Prompt tokens per pass",
-        group);
+  whole(app, "--chunk", open.prefill_chunk, {.most = k_max_prefill_chunk, .zero = "chosen from the memory"},
+        "Prompt tokens per pass", group);
   threads(app, open.n_threads, group);
   one_of(app, "--policy", open.policy, {{"lfru", CachePolicy::lfru}, {"lru", CachePolicy::lru}},
          "Which experts stay in a full cache (default: lfru)", group);

@@ -8,7 +8,8 @@
 namespace sluice::cli {
 namespace {
 
-constexpr std::uint32_t k_max_replay_slots = 65'535;
+/// The trace's ids of experts are below it.
+constexpr std::uint32_t k_max_replay_experts = RoutingTrace::k_not_recorded;
 
 }  // namespace
 
@@ -133,14 +134,14 @@ void add_replay(OptionBuilder& builder, ReplayCommand& command) {
                                  "Percent of all experts that are cached (default: 1 to 50)", "Options");
   share->type_name("PERCENT[,PERCENT]");
   builder
-      .wholes(app, "--slots", command.slots, {.most = k_max_replay_slots},
+      .wholes(app, "--slots", command.slots, {.most = k_max_replay_experts},
               "Experts per layer that are cached", "Options")
       ->excludes(share);
   builder.whole(app, "--warmup", command.warm_up, {},
                 "Tokens at the start that are not counted (default: the prompt, and at least a third)",
                 "Options");
   builder.whole(app, "--experts", command.n_experts,
-                {.most = k_max_replay_slots, .zero = "as many as it shows"},
+                {.most = k_max_replay_experts, .zero = "as many as it shows"},
                 "Experts per layer of a trace without a header", "Options");
   app.add_flag("--json", command.json, "Print one JSON object");
   app.footer(

@@ -7,6 +7,7 @@
 #include "cli/input.hpp"
 #include "cli/json.hpp"
 #include "cli/models.hpp"
+#include "cli/opening.hpp"
 #include "cli/profile.hpp"
 #include "cli/stats_table.hpp"
 #include "sluice/model.hpp"
@@ -19,11 +20,14 @@ int perplexity(const PerplexityCommand& command, Output& output) {
   OpenOptions open = command.open;
   // Tokens of three bytes or more, as texts have, in a list that grows by doubling.
   open.program_bytes = text.size() * sizeof(TokenId);
-  Model model = Model::open(path, open);
-
-  const std::vector<TokenId> tokens = model.tokenizer().encode(text, true, false);
-  // The budget counts every byte, and the text is not needed any more.
-  std::string().swap(text);
+  std::vector<TokenId> tokens;
+  open.before_loading = [&](const ModelInfo&, const Tokenizer& tokenizer, const Plan& plan) {
+    if (tokens.empty()) tokens = tokenizer.encode(text, true, false);
+    check_perplexity(tokens.size(), command.options, plan);
+    // The budget counts every byte, and the text is not needed any more.
+    std::string().swap(text);
+  };
+  Model model = open_with_progress(path, open);
   const std::size_t n_windows = tokens.size() / std::max(command.options.n_ctx, 1u);
   const std::size_t n_chunks = command.options.max_chunks == 0
                                    ? n_windows

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
@@ -12,6 +13,7 @@
 #include "cli/input.hpp"
 #include "cli/json.hpp"
 #include "cli/models.hpp"
+#include "cli/opening.hpp"
 #include "cli/outlook.hpp"
 #include "cli/profile.hpp"
 #include "cli/progress_line.hpp"
@@ -100,13 +102,27 @@ void print_stats(const Model& model, const RunCommand& command, const SpeedRates
   if (full) print_error_text(layer_table(stats));
 }
 
-void note_plain_form(const Conversation& conversation) {
-  if (!conversation.form().is_plain) return;
+void note_plain_form(const ChatForm& form) {
+  if (!form.is_plain) return;
   print_error_text(
       "sluice: note: the file names no form of chat that this version knows, so turns are written as User: "
       "and "
       "Assistant: lines and answers may be poor; to use the model's own form, give the whole prompt with its "
       "control tokens by -p or -f, without --chat\n");
+}
+
+/// Throws what the file's header is enough to say against the request. In a chat each message is checked when
+/// it comes; here the system message alone. Returns the form of a chat, or nullptr.
+const ChatForm* check_request(const RunCommand& command, bool interactive, const std::string& text,
+                              const ModelInfo& info, const Tokenizer& tokenizer, const Plan& plan) {
+  if (!interactive && !command.chat && !command.system) {
+    check_prompt(raw_prompt(tokenizer, text).size(), plan.n_ctx);
+    return nullptr;
+  }
+  Transcript transcript(tokenizer, info.chat_template, command.system);
+  transcript.add_message(text);
+  check_prompt(transcript.tokens().size(), plan.n_ctx);
+  return &transcript.form();
 }
 
 void note_full_context(const Model& model, const Generation& generation) {
@@ -119,7 +135,6 @@ Generation answer_prompt(const RunCommand& command, Model& model, const Generate
                          const std::string& text, const std::function<bool(std::string_view)>& on_text) {
   if (command.chat || command.system) {
     Conversation conversation(model, command.system, options.sampler);
-    note_plain_form(conversation);
     return conversation.answer(text, options, on_text);
   }
   Sequence sequence = model.new_sequence();
@@ -207,7 +222,6 @@ int run_chat(const RunCommand& command, Model& model, const GenerateOptions& opt
   Conversation conversation(model, command.system, command.generate.sampler);
   print_error_text(fmt::format("{}: /help lists commands; Ctrl-C stops an answer, Ctrl-D ends\n",
                                base::printable(model.info().name)));
-  note_plain_form(conversation);
   MessageReader messages;
   for (;;) {
     messages.begin();
@@ -258,14 +272,19 @@ int run(const RunCommand& command, Output& output) {
   if (draft) open.draft = &*draft;
   // Before the model is opened: it reads the header once more. Chats may ask for statistics at any time.
   const SpeedRates rates = interactive || !command.stats.empty() ? kept_rates(path, open) : SpeedRates();
-  Model model = Model::open(path, open);
+  bool is_noted = false;
+  open.before_loading = [&](const ModelInfo& info, const Tokenizer& tokenizer, const Plan& plan) {
+    const ChatForm* form = check_request(command, interactive, text, info, tokenizer, plan);
+    // This may be called again.
+    if (form != nullptr && !std::exchange(is_noted, true)) note_plain_form(*form);
+  };
+  Model model = open_with_progress(path, open);
   std::optional<Speculator> speculator;
   // A trace is of plain decoding.
   if (!trace) speculator = make_speculator(command.speculation, model, std::move(draft));
   if (speculator) options.speculator = &*speculator;
   if (trace) trace->begin(model.info(), model.plan().prefill_chunk);
-  // Only now: while the model opens nothing can be stopped half-way, so there a signal may simply end the
-  // process.
+  // Only now: before, there is nothing to finish.
   catch_stop_signals();
   model.set_cancel_flag(stop_flag());
   if (command.verbose) describe_model(model);

@@ -94,6 +94,12 @@ void catch_stop_signals() noexcept {
   g_ask_first.store(true);
 }
 
+SignalsWait::~SignalsWait() {
+  g_ask_first.store(false);
+  // Later ones end the program in their handler.
+  if (const int signal = g_signal.load()) end_at_once(signal);
+}
+
 int stop_signal() noexcept {
   return g_signal.load();
 }

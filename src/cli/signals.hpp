@@ -17,6 +17,16 @@ void handle_stop_signals() noexcept;
 /// ends the program at once. For work that has something to finish: an answer, a file that is written.
 void catch_stop_signals() noexcept;
 
+/// While it lives the first signal only raises stop_flag(), for work that has to leave the terminal clean. At
+/// its end the program ends, if one came. Not after catch_stop_signals().
+class SignalsWait {
+ public:
+  SignalsWait() noexcept { catch_stop_signals(); }
+  ~SignalsWait();
+  SignalsWait(const SignalsWait&) = delete;
+  SignalsWait& operator=(const SignalsWait&) = delete;
+};
+
 /// The signal that asked to stop, or 0.
 int stop_signal() noexcept;
 /// Whether that signal was Ctrl-C.

@@ -1,6 +1,7 @@
 #include "cli/speculation.hpp"
 
 #include "cli/models.hpp"
+#include "cli/opening.hpp"
 
 namespace sluice::cli {
 
@@ -18,7 +19,8 @@ void check_speculation(const SpeculationChoice& choice, bool with_trace) {
 
 std::optional<Model> open_draft_for(const SpeculationChoice& choice, const OpenOptions& open) {
   if (choice.draft.empty()) return std::nullopt;
-  return open_draft(find_model(choice.draft), open);
+  const std::filesystem::path path = find_model(choice.draft);
+  return open_with_progress(open, [&](const OpenOptions& options) { return open_draft(path, options); });
 }
 
 std::optional<Speculator> make_speculator(const SpeculationChoice& choice, const Model& model,

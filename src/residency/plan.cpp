@@ -65,12 +65,12 @@ std::uint64_t block_bytes(const ModelFacts& model) {
 /// Everything but expert slots. With streamed blocks: as if none of them were pinned.
 struct Fixed {
   std::uint64_t process = 0;
-  std::uint64_t others = 0;  ///< The draft and other open models.
+  std::uint64_t draft = 0, others = 0;  ///< The draft and other open models.
   std::uint64_t pinned = 0, alignment = 0, kv = 0, ring = 0;
   Transit transit;
   std::uint64_t scratch = 0;  ///< 0 until passes have their size.
   std::uint64_t total() const {
-    return process + others + pinned + alignment + kv + ring + transit.bytes() + scratch;
+    return process + draft + others + pinned + alignment + kv + ring + transit.bytes() + scratch;
   }
 };
 
@@ -78,7 +78,8 @@ Fixed fixed_parts(const ModelFacts& model, const MachineFacts& machine, std::uin
                   std::uint32_t n_sequences, Level level) {
   Fixed fixed;
   fixed.process = machine.process_bytes + model.bookkeeping_bytes;
-  fixed.others = machine.draft_bytes + machine.other_bytes;
+  fixed.draft = machine.draft_bytes;
+  fixed.others = machine.other_bytes;
   fixed.pinned = pinned_total(model);
   fixed.alignment = model.alignment_bytes;
   fixed.kv = pages_bytes(model, n_ctx, n_sequences);
@@ -132,16 +133,22 @@ std::uint32_t choose_context(const ModelFacts& model, const MachineFacts& machin
   return n_ctx;
 }
 
+/// "draft model 5.74 MiB, ", or nothing when it takes none.
+std::string part_text(const char* what, std::uint64_t bytes) {
+  return bytes == 0 ? std::string() : fmt::format("{} {}, ", what, format_bytes(bytes));
+}
+
 [[noreturn]] void refuse(const Fixed& fixed, std::uint64_t scratch, std::uint64_t budget, std::uint64_t floor,
                          const std::string& source, std::uint32_t n_ctx) {
   base::fail(
       ErrorCode::budget,
       "the memory budget of {} ({}) is too small: this model needs at least {} ({} bytes) with a context of "
       "{} tokens "
-      "(process and vocabulary {}, {}weights that must stay {}, KV cache {}, scratch {}, {} expert slots {}, "
+      "(process and vocabulary {}, {}{}weights that must stay {}, KV cache {}, scratch {}, {} expert slots "
+      "{}, "
       "ring of streamed weights {}). Give --memory {}M or more{}",
       format_bytes(budget), source, format_bytes(floor), floor, n_ctx, format_bytes(fixed.process),
-      fixed.others == 0 ? std::string() : fmt::format("other open models {}, ", format_bytes(fixed.others)),
+      part_text("draft model", fixed.draft), part_text("other open models", fixed.others),
       format_bytes(fixed.pinned + fixed.alignment), format_bytes(fixed.kv), format_bytes(scratch),
       fixed.transit.n_slots, format_bytes(fixed.transit.bytes()), format_bytes(fixed.ring),
       (floor + base::k_mib - 1) / base::k_mib, n_ctx > k_min_auto_ctx ? ", or a smaller --ctx" : "");
@@ -333,8 +340,8 @@ Placement make_plan(const ModelFacts& model, const MachineFacts& machine, const 
   plan.resident_bytes = fixed_parts(model, machine, n_ctx, options.max_sequences, {}).total() -
                         transit_slots(model).bytes() + all_slots + model.scratch_bytes(full_chunk);
   describe_plan(model,
-                {fixed.process, machine.draft_bytes, machine.other_bytes, fixed.alignment, fixed.kv,
-                 fixed.scratch, fixed.ring, fixed.transit.bytes()},
+                {fixed.process, fixed.draft, fixed.others, fixed.alignment, fixed.kv, fixed.scratch,
+                 fixed.ring, fixed.transit.bytes()},
                 placement);
   return placement;
 }

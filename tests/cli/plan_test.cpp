@@ -83,7 +83,8 @@ TEST_F(PlanTest, WhatStreamsFromAnUnknownDriveIsNotPredictedUnlessItsRateIsGiven
 }
 
 TEST_F(PlanTest, SeveralBudgetsStandSideBySide) {
-  const std::vector<std::string> words{"plan", "qwen3-30b-a3b", "--memory", "100M,4G,24G", "--sim-disk", "5"};
+  const std::vector<std::string> words{"plan", "qwen3-30b-a3b", "--memory", "100M,4G,24G", "--sim-disk",
+                                       "5",    "--sim-ram",     "64G"};
   const Outcome table = call(words);
   EXPECT_EQ(table.status, 0) << table.err;
   for (const char* part : {"4.00 GiB", "24.0 GiB", "nothing", "refused", "the smallest budget that works"})
@@ -98,6 +99,16 @@ TEST_F(PlanTest, SeveralBudgetsStandSideBySide) {
             choices[2]["prediction"]["typical"]["decode"]["tokens_per_second"].get<double>());
   EXPECT_LT(choices[1]["prediction"]["low"]["decode"]["hit_rate"].get<double>(),
             choices[1]["prediction"]["high"]["decode"]["hit_rate"].get<double>());
+}
+
+TEST_F(PlanTest, ABudgetBeyondTheMachineIsNotCalledTooSmall) {
+  const std::vector<std::string> words{"plan", "qwen3-30b-a3b", "--memory", "100M,900T"};
+  const Outcome table = call(words);
+  EXPECT_EQ(table.status, 1);
+  EXPECT_THAT(table.out, HasSubstr("100 MiB is too small"));
+  EXPECT_THAT(table.out, HasSubstr("900 TiB (--memory) is more than there is"));
+  EXPECT_THAT(table.out, Not(HasSubstr("900 TiB is too small")));
+  EXPECT_EQ(json_of(words, 1)["choices"].at(1)["needed_bytes"], 0);
 }
 
 TEST_F(PlanTest, ASimulatedMachineIsPlannedForAndItsGpuCountsForNothing) {

@@ -93,6 +93,20 @@ TEST(Speculation, ContradictionsAreUsageErrors) {
   refused({"--speculate", "lookup", "--trace", "/nowhere/trace"}, "--trace");
 }
 
+TEST(Speculation, AContextOfOneTokenLeavesNoRoomForGuesses) {
+  Words words{"run", "tales",  "-p", "Once",   "-n",  "4",     "--ctx",
+              "1",   "--temp", "0",  "--heat", "off", "--json"};
+  const Outcome plain = sluice(words);
+  words.insert(words.end(), {"--draft", "tales-draft"});
+  const Outcome drafted = sluice(words);
+  EXPECT_EQ(drafted.status, 0) << drafted.err;
+  const auto result = nlohmann::json::parse(drafted.out);
+  EXPECT_EQ(result["tokens"], nlohmann::json::parse(plain.out)["tokens"]);
+  EXPECT_EQ(result["tokens"].size(), 1u);
+  EXPECT_EQ(result["reason"], "context_full");
+  EXPECT_EQ(stat(result, "n_draft_guessed"), 0u);
+}
+
 TEST(Speculation, AMissingDraftIsAnErrorThatNamesIt) {
   const Outcome outcome = sluice(story({"--draft", "no-such-draft"}));
   EXPECT_EQ(outcome.status, 1);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/program.hpp"
+#include "sluice/options.hpp"
 
 namespace sluice::test {
 namespace {
@@ -107,6 +108,10 @@ TEST(Usage, WholeNumbersOutOfRangeAreRefusedWithTheRangeAndWhatZeroMeans) {
     }
   }
   expect_error(sluice({"plan", "tales", "--sequences", "0"}), 2, "from 1 to ");
+  // The engine's own limits.
+  expect_error(sluice({"run", "tales", "-p", "x", "--chunk", std::to_string(k_max_prefill_chunk + 1)}), 2,
+               "from 0 to " + std::to_string(k_max_prefill_chunk));
+  expect_error(sluice({"replay", "x", "--experts", "65536"}), 2, "from 0 to 65535");
   expect_error(sluice({"replay", "x", "--warmup", "-1"}), 2, "--warmup");
   expect_error(sluice({"synth", "tiny-moe", "x", "--seed", "-1"}), 2, "--seed");
   // What a reader of JSON with double numbers would round.

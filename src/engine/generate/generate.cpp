@@ -59,19 +59,6 @@ class Answer {
   bool refused_ = false;
 };
 
-void check_prompt(std::span<const TokenId> prompt, const Sequence& sequence) {
-  if (prompt.empty()) {
-    base::fail(ErrorCode::invalid_argument, "the prompt has no tokens, so there is nothing to continue");
-  }
-  if (prompt.size() > sequence.n_free()) {
-    base::fail(ErrorCode::context_full,
-               "the prompt has {} tokens, but the context has room for {} more ({} are in use); shorten the "
-               "prompt or "
-               "ask for a larger context",
-               prompt.size(), sequence.n_free(), sequence.n_tokens());
-  }
-}
-
 /// The loop of one answer. Without a speculator each pass computes one token and draws the next.
 ///
 /// With one, guesses of what follows go through the same pass. Tokens are drawn from its rows in order, by
@@ -214,6 +201,16 @@ class Generator {
 
 }  // namespace
 
+void check_prompt(std::size_t n_tokens, std::uint32_t n_ctx, std::uint32_t n_used) {
+  if (n_tokens == 0)
+    base::fail(ErrorCode::invalid_argument, "the prompt has no tokens, so there is nothing to continue");
+  if (n_tokens <= n_ctx - std::min(n_ctx, n_used)) return;
+  base::fail(ErrorCode::context_full,
+             "the prompt has {} tokens, but the context has room for {} more ({} are in use); shorten the "
+             "prompt or ask for a larger context",
+             n_tokens, n_ctx - std::min(n_ctx, n_used), n_used);
+}
+
 const char* stop_reason_name(StopReason reason) noexcept {
   switch (reason) {
     case StopReason::end_token:
@@ -240,7 +237,7 @@ Generation generate(Model& model, Sequence& sequence, std::span<const TokenId> p
       sequence.n_tokens() == 0 && prompt.size() == 1 && prompt[0] == model.tokenizer().bos();
   Answer answer(model.tokenizer(), options, at_start, on_text);
   Generator generator(model, sequence, options, answer, result);
-  check_prompt(prompt, sequence);
+  check_prompt(prompt.size(), sequence.n_tokens() + sequence.n_free(), sequence.n_tokens());
   result.reason = answer.finish(generator.run(prompt));
   result.text = answer.take_text();
   result.stop_string = answer.stop_string();

@@ -57,19 +57,7 @@ class Scores {
   double squares_ = 0.0;
 };
 
-void check_options(const Model& model, std::span<const TokenId> tokens, const PerplexityOptions& options) {
-  if (options.n_ctx < k_min_window || options.n_ctx > model.plan().n_ctx) {
-    base::fail(
-        ErrorCode::invalid_argument,
-        "perplexity: the window is {} tokens, expected {} to {}, the context the model was opened with",
-        options.n_ctx, k_min_window, model.plan().n_ctx);
-  }
-  if (tokens.size() / 2 < options.n_ctx) {
-    base::fail(ErrorCode::invalid_argument,
-               "perplexity: the text has {} tokens, expected at least {} (two windows of {}); take a longer "
-               "text or a smaller window",
-               tokens.size(), 2 * std::uint64_t{options.n_ctx}, options.n_ctx);
-  }
+void check_tokens(const Model& model, std::span<const TokenId> tokens) {
   const std::size_t n_vocab = model.info().n_vocab;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] < 0 || static_cast<std::size_t>(tokens[i]) >= n_vocab) {
@@ -82,9 +70,25 @@ void check_options(const Model& model, std::span<const TokenId> tokens, const Pe
 
 }  // namespace
 
+void check_perplexity(std::size_t n_tokens, const PerplexityOptions& options, const Plan& plan) {
+  if (options.n_ctx < k_min_window || options.n_ctx > plan.n_ctx) {
+    base::fail(
+        ErrorCode::invalid_argument,
+        "perplexity: the window is {} tokens, expected {} to {}, the context the model was opened with",
+        options.n_ctx, k_min_window, plan.n_ctx);
+  }
+  if (n_tokens / 2 < options.n_ctx) {
+    base::fail(ErrorCode::invalid_argument,
+               "perplexity: the text has {} tokens, expected at least {} (two windows of {}); take a longer "
+               "text or a smaller window",
+               n_tokens, 2 * std::uint64_t{options.n_ctx}, options.n_ctx);
+  }
+}
+
 PerplexityResult perplexity(Model& model, std::span<const TokenId> tokens, const PerplexityOptions& options,
                             const std::function<void(const PerplexityResult&)>& on_chunk) {
-  check_options(model, tokens, options);
+  check_perplexity(tokens.size(), options, model.plan());
+  check_tokens(model, tokens);
   const std::size_t n_ctx = options.n_ctx;
   const std::size_t n_windows = tokens.size() / n_ctx;
   const std::size_t n_chunks =

@@ -50,14 +50,13 @@ ModelInfo make_info(const Prepared& prepared) {
 }
 
 void check_options(const OpenOptions& options) {
-  constexpr std::uint32_t k_max_chunk_rows = 16'384;
   if (options.max_sequences == 0 || options.max_sequences > k_max_sequences) {
     base::fail(ErrorCode::invalid_argument, "{} sequences were asked for; expected 1 to {}",
                options.max_sequences, k_max_sequences);
   }
-  if (options.prefill_chunk > k_max_chunk_rows) {
+  if (options.prefill_chunk > k_max_prefill_chunk) {
     base::fail(ErrorCode::invalid_argument, "a prefill chunk of {} was asked for; expected at most {}",
-               options.prefill_chunk, k_max_chunk_rows);
+               options.prefill_chunk, k_max_prefill_chunk);
   }
 }
 

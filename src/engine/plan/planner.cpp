@@ -146,7 +146,10 @@ PlanReport make_plans(const PlanRequest& request) {
     } catch (const Error& error) {
       if (error.code() != ErrorCode::budget) throw;
       choice.refusal = error.what();
-      choice.needed_bytes = needed_bytes(planner, machine, prepared->params.n_ctx_train, request.options);
+      // A budget may be more than the machine has, too.
+      const std::uint64_t needed =
+          needed_bytes(planner, machine, prepared->params.n_ctx_train, request.options);
+      if (budget == 0 || budget < needed) choice.needed_bytes = needed;
     }
   }
   return report;
