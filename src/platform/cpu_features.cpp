@@ -142,8 +142,12 @@ Isa choose_isa() {
 int usable_cpus() {
   const int n_cpus = affinity_cpus();
   const double quota = cpu_quota("");
+  return threads_for_quota(quota, n_cpus);
+}
+
+int threads_for_quota(double quota, int n_cpus) noexcept {
   if (quota <= 0 || quota >= n_cpus) return n_cpus;
-  return std::max(1, static_cast<int>(std::ceil(quota)));
+  return std::max(1, static_cast<int>(std::lround(quota)));
 }
 
 std::string cpu_model_name() {

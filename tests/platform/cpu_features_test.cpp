@@ -94,6 +94,15 @@ TEST(UsableCpus, FollowsTheAffinityMask) {
   EXPECT_EQ(usable_cpus(), n_before);
 }
 
+TEST(UsableCpus, AreNearestToTheQuota) {
+  EXPECT_EQ(threads_for_quota(0, 8), 8) << "no quota";
+  EXPECT_EQ(threads_for_quota(16, 8), 8);
+  EXPECT_EQ(threads_for_quota(0.1, 8), 1);
+  EXPECT_EQ(threads_for_quota(1.2, 8), 1);
+  EXPECT_EQ(threads_for_quota(1.5, 8), 2);
+  EXPECT_EQ(threads_for_quota(7.4, 8), 7);
+}
+
 TEST(CpuModelName, IsNeverEmpty) {
   EXPECT_FALSE(cpu_model_name().empty());
 }
