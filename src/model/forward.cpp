@@ -323,6 +323,7 @@ void Forward::attention(std::uint32_t layer_idx, const PassRows& rows) {
   const std::array<Target, 3> qkv = {
       {{layer.q, q, layer.q_bias}, {layer.k, k, layer.k_bias}, {layer.v, v, layer.v_bias}}};
   multiply(h, qkv);
+  if (busy_hook_) busy_hook_();
   if (params_.has_qk_norm) {
     ops_.rms_norm_heads(q, params_.k_head_dim, layer.q_norm, params_.norm_eps);
     ops_.rms_norm_heads(k, params_.k_head_dim, layer.k_norm, params_.norm_eps);
@@ -334,7 +335,15 @@ void Forward::attention(std::uint32_t layer_idx, const PassRows& rows) {
   kernels::AttentionParams attention_params;
   attention_params.n_heads = params_.n_heads;
   attention_params.scale = params_.attention_scale;
-  ops_.attention(q, shape, layer_idx, attention_params, rows.positions, a);
+  // Rows do not depend on one another. In slices, others get a turn in between: far into a long prompt one
+  // call for all would take seconds.
+  constexpr std::uint32_t k_slice_rows = 128;
+  for (std::uint32_t row = 0; row < n_rows; row += k_slice_rows) {
+    const std::uint32_t n = std::min(k_slice_rows, n_rows - row);
+    ops_.attention(q.from(row).first(n), shape, layer_idx, attention_params, rows.positions.subspan(row, n),
+                   a.from(row).first(n));
+    if (busy_hook_) busy_hook_();
+  }
   const std::array<Target, 1> out = {{{layer.attn_out, h, layer.attn_out_bias}}};
   multiply(a, out);
   ops_.add(h, x);
@@ -440,6 +449,7 @@ void Forward::experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::
     }
     ops_.run_experts(std::span(calls).first(n), out);
     for (std::size_t i = 0; i < n; ++i) leases[i] = Lease();
+    if (busy_hook_) busy_hook_();
   }
   ops_.combine_experts(out, expert_weights_.data(), n_used, x_.first(n_rows));
 }

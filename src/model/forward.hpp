@@ -64,6 +64,9 @@ class Forward {
 
   /// Called before each layer of a pass, when no expert is leased. Must not throw.
   void set_layer_hook(std::function<void(std::uint32_t layer_idx)> hook) { layer_hook_ = std::move(hook); }
+  /// Called between two parts of a layer that take long: products of attention, batches of experts. No expert
+  /// is leased then, but some may be wanted or being read. Must not throw.
+  void set_busy_hook(std::function<void()> hook) { busy_hook_ = std::move(hook); }
   /// Called before the products of each matrix of Streams::blocks, when neither a pinned matrix nor an expert
   /// is in use, so that weights may move: `next_tensor` is the first that the pass will use.
   void set_block_hook(std::function<void(std::uint32_t next_tensor)> hook) { block_hook_ = std::move(hook); }
@@ -151,6 +154,7 @@ class Forward {
   std::vector<std::uint32_t> in_rows_, out_rows_;
   std::vector<residency::UnitCache::Want> wants_;
   std::function<void(std::uint32_t)> layer_hook_, block_hook_;
+  std::function<void()> busy_hook_;
   std::vector<std::uint16_t>* routing_log_ = nullptr;
 };
 

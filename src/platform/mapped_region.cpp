@@ -61,8 +61,8 @@ std::byte* map_huge(std::size_t bytes) {
   return data;
 }
 
-// Makes every page present and writable; what they hold stays. Returns 0 or an errno.
-int populate(std::byte* data, std::size_t bytes) {
+// Returns 0 or an errno.
+int populate_part(std::byte* data, std::size_t bytes) {
   for (int attempt = 0; attempt < k_max_populate_attempts; ++attempt) {
     if (madvise(data, bytes, k_madv_populate_write) == 0) return 0;
     if (errno == EINTR || errno == EAGAIN) continue;
@@ -75,6 +75,23 @@ int populate(std::byte* data, std::size_t bytes) {
   volatile unsigned char nothing = 0;
   for (std::size_t at = 0; at < bytes; at += page_bytes())
     __atomic_fetch_or(reinterpret_cast<unsigned char*>(data + at), nothing, __ATOMIC_RELAXED);
+  return 0;
+}
+
+// Makes every page present and writable; what they hold stays. Returns 0 or an errno. In parts, because the
+// kernel does not run signal handlers within one.
+int populate(std::byte* data, std::size_t bytes) {
+  constexpr std::size_t k_part_bytes = 64 * base::k_mib;
+  std::size_t at = 0;
+  while (at < bytes) {
+    // Parts end where huge pages do.
+    const auto address = reinterpret_cast<std::uintptr_t>(data + at);
+    const std::size_t part =
+        std::min(bytes - at, base::align_down(address + k_part_bytes, k_huge_page_bytes) - address);
+    const int error = populate_part(data + at, part);
+    if (error != 0) return error;
+    at += part;
+  }
   return 0;
 }
 

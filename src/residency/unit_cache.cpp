@@ -487,7 +487,7 @@ void UnitCache::preload(LoadStep step) {
     for (std::uint32_t expert = 0; expert < map_.layers[layer].n_experts; ++expert) {
       if (slot_of(layer, expert) != k_no_slot) continue;
       // A failed read emptied its slot; reading it again on its own gives the error its place.
-      if (first_slot_[layer + 1] - first_slot_[layer] < map_.layers[layer].n_experts) continue;
+      if (n_layer_slots(layer) < map_.layers[layer].n_experts) continue;
       const Want want{expert, 0};
       begin(map_.layers[layer].layer_idx, {&want, 1}, Admission::always, 0);
       std::array<Lease, 1> lease;

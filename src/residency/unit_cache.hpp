@@ -112,6 +112,10 @@ class UnitCache {
   /// then those get their memory, so that it never holds more than the plan says. At
   /// planned_own_slot_bytes() it keeps all again.
   void resize(std::uint64_t bytes);
+  /// Gives back at least `bytes` of the layers' own slots, as far as there are slots that are neither leased
+  /// nor being read. Waits for nothing, so it may be called within a fetch, while none of its leases is out,
+  /// and within preload().
+  void give_back(std::uint64_t bytes);
   /// Bytes that resize() can give back: now, and as planned. Both 0 when the cache has no transit slots or
   /// they are as large as all others.
   std::uint64_t own_slot_bytes() const noexcept;
@@ -196,6 +200,8 @@ class UnitCache {
   bool has_slots(std::span<const std::uint32_t> n_wanted) const noexcept;
   void set_slots(std::span<const std::uint32_t> n_wanted);
   void resize_layer(std::uint32_t layer, std::uint32_t n_wanted);
+  /// Of a layer's own, at their end: those that are neither leased nor being read.
+  std::uint32_t n_idle_slots(std::uint32_t layer) const noexcept;
   void use_transit() noexcept;
   void drop_transit() noexcept;
   /// Moves a unit to the slot in [first, end) with the lowest score, when its own is higher.

@@ -1,6 +1,7 @@
 // How a unit cache takes memory, gives it back and takes it again. What it does with its slots is in
 // unit_cache.cpp.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -59,6 +60,28 @@ void UnitCache::resize(std::uint64_t bytes) {
     slabs_.restore_pages(planned_own_bytes_, transit_bytes_);
     use_transit();
   }
+}
+
+void UnitCache::give_back(std::uint64_t bytes) {
+  if (planned_own_slot_bytes() == 0) return;
+  // What is read for nobody yet can be read again, or never.
+  store_.queue().cancel_speculative();
+  complete(0);
+  const std::uint64_t for_transit = is_streaming_ ? 0 : transit_bytes_;
+  std::uint64_t idle_bytes = 0;
+  for (std::uint32_t layer = 0; layer < map_.layers.size(); ++layer)
+    idle_bytes += n_idle_slots(layer) * map_.layers[layer].slot_bytes;
+  if (idle_bytes == 0 || idle_bytes < for_transit) return;
+  ++statistics_.n_shrinks;
+  const double share =
+      std::min(1.0, static_cast<double>(bytes + for_transit) / static_cast<double>(idle_bytes));
+  for (std::uint32_t layer = 0; layer < map_.layers.size(); ++layer) {
+    const auto n = static_cast<std::uint32_t>(std::ceil(n_idle_slots(layer) * share));
+    resize_layer(layer, n_layer_slots(layer) - n);
+  }
+  if (is_streaming_) return;
+  slabs_.restore_pages(planned_own_bytes_, transit_bytes_);
+  use_transit();
 }
 
 std::vector<std::uint32_t> UnitCache::share_of(std::uint64_t bytes) const {
@@ -152,6 +175,7 @@ void UnitCache::keep_elsewhere(std::uint32_t from_idx, std::uint32_t first, std:
   std::uint32_t worst = end;
   double worst_score = 0;
   for (std::uint32_t i = first; i < end; ++i) {
+    if (slots_[i].n_leases != 0) continue;
     if (slots_[i].state != SlotState::free && slots_[i].state != SlotState::ready) continue;
     const double score = slots_[i].state == SlotState::free ? -1.0 : policy.score(slots_[i].expert, now_);
     if (worst == end || score < worst_score) {
@@ -168,6 +192,14 @@ void UnitCache::keep_elsewhere(std::uint32_t from_idx, std::uint32_t first, std:
   to = was;
   to.data = data;
   slot_of(to.layer, to.expert) = static_cast<std::int32_t>(worst);
+}
+
+std::uint32_t UnitCache::n_idle_slots(std::uint32_t layer) const noexcept {
+  const std::uint32_t first = first_slot_[layer], end = first + n_layer_slots(layer);
+  std::uint32_t begin = end;
+  while (begin > first && slots_[begin - 1].n_leases == 0 && slots_[begin - 1].state != SlotState::reading)
+    --begin;
+  return end - begin;
 }
 
 std::uint32_t UnitCache::n_layer_slots(std::uint32_t layer) const noexcept {

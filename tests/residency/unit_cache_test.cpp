@@ -414,6 +414,54 @@ TEST(UnitCache, WhatKeepsAllStreamsOnceItGaveMemoryBackAndKeepsAllAgain) {
   EXPECT_EQ(cache.statistics().n_grows, 12u);
 }
 
+TEST(UnitCache, GivesBackWithinAFetchWhatTheFetchDoesNotUse) {
+  for (const std::uint32_t n_slots : {8u, 6u}) {
+    Bench bench(n_slots, 4);
+    UnitCache& cache = *bench.cache;
+    if (!cache.is_streaming()) cache.preload();
+    std::vector<UnitCache::Want> wants;
+    for (std::uint32_t expert = 0; expert < 8; ++expert) wants.push_back({expert, 1});
+    cache.begin(1, wants, UnitCache::Admission::if_better, 1);
+    std::array<Lease, 2> leases;
+    std::vector<bool> seen(8);
+    const std::uint64_t slot = bench.map.layers[0].slot_bytes;
+    int n_batches = 0;
+    while (const std::size_t n = cache.next(leases)) {
+      for (std::size_t i = 0; i < n; ++i) {
+        EXPECT_FALSE(seen[leases[i].expert()]);
+        seen[leases[i].expert()] = true;
+        bench.expect_right_bytes(1, leases[i]);
+        leases[i] = Lease();
+      }
+      if (++n_batches > 2) continue;
+      const std::uint64_t before = cache.own_slot_bytes();
+      cache.give_back(2 * slot);
+      EXPECT_LE(cache.own_slot_bytes() + 2 * slot, before);
+      EXPECT_TRUE(cache.is_streaming());
+      EXPECT_LE(cache.slot_bytes(), cache.own_slot_bytes() + 4 * bench.placement.transit_slot_bytes);
+    }
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), true), 8);
+    run_random_fetches(bench, n_slots);
+    cache.resize(cache.planned_own_slot_bytes());
+    run_random_fetches(bench, n_slots + 1);
+  }
+}
+
+TEST(UnitCache, GivesBackWhileItLoadsWhatIsNotReadYet) {
+  for (const int n_reads : {0, 1, 5, 20}) {
+    Bench bench(8, 4);
+    UnitCache& cache = *bench.cache;
+    int n_steps = 0;
+    cache.preload([&] {
+      if (n_steps++ == n_reads) cache.give_back(2 * bench.map.layers[0].slot_bytes);
+    });
+    EXPECT_TRUE(cache.is_streaming());
+    EXPECT_LT(cache.own_slot_bytes(), cache.planned_own_slot_bytes());
+    run_random_fetches(bench, static_cast<std::uint32_t>(n_reads));
+    EXPECT_EQ(cache.n_leased(), 0u);
+  }
+}
+
 TEST(UnitCache, WhenTheMemoryOfAllCannotBeHadItStreams) {
   const std::uint64_t slot = Bench(1, 2).map.layers[0].slot_bytes;
   for (const std::uint64_t n_had : {0u, 1u, 9u, 20u}) {

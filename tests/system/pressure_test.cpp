@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "sluice/synth.hpp"
@@ -79,6 +80,22 @@ TEST_F(Pressure, AGreedyNeighbourGetsWhatAModelThatRunsCanSpare) {
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const std::string text = nlohmann::json::parse(outcome.out)["text"];
   EXPECT_EQ(text.substr(0, text_.size()), text_);
+}
+
+TEST_F(Pressure, ANeighbourThatNeverWaitsGetsItsMemoryWhileAnAnswerIsWritten) {
+  std::vector<std::string> arguments = story("400");
+  arguments.erase(std::find(arguments.begin(), arguments.end(), "--json"));
+  const Outcome alone = sluice(arguments);
+  ASSERT_EQ(alone.status, 0) << alone.err;
+  const MemoryCgroup group(planned_bytes_ * 11 / 10);
+  Process model(group.command(arguments), {});
+  ASSERT_FALSE(model.read_output(1).empty());
+  Neighbour neighbour(group, (planned_bytes_ - floor_bytes_) / 2, 2 * k_mib, 10);
+  EXPECT_TRUE(neighbour.has_all()) << "it was killed";
+  EXPECT_EQ(neighbour.leave(), 0);
+  const Outcome outcome = model.wait();
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, alone.out);
 }
 
 TEST_F(Pressure, AChatThatWaitsGivesWayAndAnswersAsBefore) {

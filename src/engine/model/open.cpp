@@ -190,6 +190,7 @@ std::unique_ptr<Model::Impl> Opener::open(Header header) {
   }
   check_cancel();
   make_forward();
+  impl_->pressure->give_way();
   reserve_rows();
   impl_->open_ns = base::now_ns() - start_ns_;
   return std::move(impl_);
@@ -438,7 +439,12 @@ void Opener::fill_cache() {
     taken_bytes += bytes;
     return claim_.may_take(bytes);
   });
-  if (!cache.is_streaming()) cache.preload([this] { note_load(OpenStage::experts); });
+  impl_->pressure->give_way();
+  if (cache.is_streaming()) return;
+  cache.preload([this] {
+    note_load(OpenStage::experts);
+    impl_->pressure->give_way();
+  });
 }
 
 void Opener::use_heat() {
@@ -462,6 +468,7 @@ void Opener::make_forward() {
       model::Forward::Streams{owner->cache.get(), owner->blocks.get(), owner->embeddings.get()},
       owner->plan.prefill_chunk, options_.look_ahead);
   owner->forward->set_layer_hook([owner](std::uint32_t layer_idx) { owner->before_layer(layer_idx); });
+  if (owner->cache != nullptr) owner->forward->set_busy_hook([owner] { owner->pressure->give_way(); });
   if (owner->tiers != nullptr)
     owner->forward->set_block_hook(
         [owner](std::uint32_t next_tensor) { owner->pressure->govern(next_tensor); });

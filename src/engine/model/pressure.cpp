@@ -40,9 +40,13 @@ std::optional<residency::PressureFacts> Pressure::facts() const {
   return known;
 }
 
+std::uint64_t Pressure::pause_ns() const noexcept {
+  return is_alarmed_ ? interval_ns_ / k_alarm_divisor : interval_ns_;
+}
+
 std::optional<Pressure::Change> Pressure::look() {
   const std::uint64_t now = base::now_ns();
-  if (now - looked_ns_ < (is_alarmed_ ? interval_ns_ / k_alarm_divisor : interval_ns_)) return std::nullopt;
+  if (now - looked_ns_ < pause_ns()) return std::nullopt;
   looked_ns_ = now;
   auto facts = this->facts();
   if (!facts) return std::nullopt;
@@ -84,6 +88,13 @@ void Pressure::relieve() {
   wanted.block_bytes = std::min(wanted.block_bytes, facts.block_bytes);
   if (wanted.slot_bytes < facts.slot_bytes) cache_->resize(wanted.slot_bytes);
   if (wanted.block_bytes < facts.block_bytes) tiers_->resize_between_passes(wanted.block_bytes);
+}
+
+void Pressure::give_way() {
+  if (cache_ == nullptr) return;
+  const auto change = look();
+  if (!change || change->wanted.slot_bytes >= change->facts.slot_bytes) return;
+  cache_->give_back(change->facts.slot_bytes - change->wanted.slot_bytes);
 }
 
 }  // namespace sluice::engine

@@ -36,6 +36,9 @@ class Pressure {
   void govern(std::uint32_t next_tensor);
   /// The same between two steps, but takes nothing back: nobody needs it now.
   void relieve();
+  /// Within a layer that takes long, as those of a prompt do, or while experts are loaded: gives back slots
+  /// that nothing uses at the moment. Costs a look at the clock while others look often enough.
+  void give_way();
 
  private:
   /// What should change, when it is time to look and something should.
@@ -44,6 +47,8 @@ class Pressure {
     residency::GovernedBytes wanted;
   };
   std::optional<Change> look();
+  /// How far looks are apart now.
+  std::uint64_t pause_ns() const noexcept;
 
   ReadLimits read_limits_;
   std::uint64_t interval_ns_;
