@@ -83,7 +83,7 @@ TEST_F(Pressure, AGreedyNeighbourGetsWhatAModelThatRunsCanSpare) {
 }
 
 TEST_F(Pressure, ANeighbourThatNeverWaitsGetsItsMemoryWhileAnAnswerIsWritten) {
-  std::vector<std::string> arguments = story("400");
+  std::vector<std::string> arguments = story("100");
   arguments.erase(std::find(arguments.begin(), arguments.end(), "--json"));
   const Outcome alone = sluice(arguments);
   ASSERT_EQ(alone.status, 0) << alone.err;
