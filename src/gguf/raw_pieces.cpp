@@ -1,18 +1,20 @@
 #include "gguf/raw_pieces.hpp"
 
 #include <fmt/core.h>
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
 
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <charconv>
 #include <memory>
-#include <regex>
 #include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/check.hpp"
 #include "base/error.hpp"
 #include "gguf/foreign_file.hpp"
 #include "gguf/shards.hpp"
@@ -43,46 +45,77 @@ std::string with_extension(std::string stem) {
   return stem.ends_with(".gguf") ? stem : stem + ".gguf";
 }
 
+struct PcreFree {
+  void operator()(pcre2_code* code) const noexcept { pcre2_code_free(code); }
+  void operator()(pcre2_match_data* data) const noexcept { pcre2_match_data_free(data); }
+};
+
+/// Bounds of a whole match of `name` and of its groups; empty when it does not match.
+std::vector<std::string_view> match_name(std::string_view pattern, std::string_view name) {
+  int error = 0;
+  PCRE2_SIZE error_at = 0;
+  const std::unique_ptr<pcre2_code, PcreFree> code(
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                    PCRE2_ANCHORED | PCRE2_ENDANCHORED | PCRE2_DOTALL, &error, &error_at, nullptr));
+  SLUICE_CHECK(code != nullptr);
+  const std::unique_ptr<pcre2_match_data, PcreFree> data(
+      pcre2_match_data_create_from_pattern(code.get(), nullptr));
+  if (data == nullptr) return {};
+  const int n = pcre2_match(code.get(), reinterpret_cast<PCRE2_SPTR>(name.data()), name.size(), 0, 0,
+                            data.get(), nullptr);
+  if (n <= 0) return {};
+  // Groups that took no part are empty at the end of the name.
+  std::vector<std::string_view> groups(pcre2_get_ovector_count(data.get()), name.substr(name.size()));
+  const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(data.get());
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    if (bounds[2 * i] != PCRE2_UNSET)
+      groups[i] = name.substr(bounds[2 * i], bounds[2 * i + 1] - bounds[2 * i]);
+  }
+  return groups;
+}
+
+/// Names of pieces. Group 1 is what stands before the marks of a piece, `index_group` the piece's index.
+struct NamePattern {
+  std::string_view pattern;
+  std::size_t index_group;
+};
+constexpr NamePattern k_with_count = {
+    // x.gguf.part1of2, x-part-01-of-12.gguf, x-00001-of-00002.gguf
+    R"((?i)(.*?)([._-]*)(part|split|piece|chunk|vol)?([._-]*)(\d{1,5})([._-]*of[._-]*)(\d{1,5})(\.gguf)?)",
+    5};
+constexpr std::array<NamePattern, 4> k_without_count = {{
+    // x.gguf-split-a, x.part1, x-part2.gguf
+    {R"((?i)(.*?)([._-]*)(part|split|piece|chunk|vol)([._-]*)(\d{1,5}|[a-z]{1,2}|a[a-z]{2})(\.gguf)?)", 5},
+    // x.gguf.00, x.gguf.aa, x.ggufab, x.001
+    {R"((?i)(.*\.gguf)([._-]?)(\d{1,5}|[a-z]{1,2}|a[a-z]{2}))", 3},
+    // xaa, as split calls its pieces when nobody says otherwise.
+    {R"(()(x)([a-z]{2}))", 3},
+    {R"((.+)(\.)(\d{3}))", 3},
+}};
+
 std::optional<PieceName> parse_piece_name(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "" : path.substr(0, slash + 1);
   const std::string name = path.substr(folder.size());
   constexpr std::size_t k_max_name_bytes = 255;
   if (name.size() > k_max_name_bytes) return std::nullopt;
-  constexpr auto k_flags = std::regex::ECMAScript | std::regex::icase;
-  // x.gguf.part1of2, x-part-01-of-12.gguf, x-00001-of-00002.gguf
-  static const std::regex with_count(
-      R"(^(.*?)([._-]*)(part|split|piece|chunk|vol)?([._-]*)(\d{1,5})([._-]*of[._-]*)(\d{1,5})(\.gguf)?$)",
-      k_flags);
-  // x.gguf-split-a, x.part1, x-part2.gguf
-  static const std::regex with_word(
-      R"(^(.*?)([._-]*)(part|split|piece|chunk|vol)([._-]*)(\d{1,5}|[a-z]{1,2}|a[a-z]{2})(\.gguf)?$)",
-      k_flags);
-  // x.gguf.00, x.gguf.aa, x.ggufab, x.001
-  static const std::regex behind_extension(R"(^(.*\.gguf)([._-]?)(\d{1,5}|[a-z]{1,2}|a[a-z]{2})$)", k_flags);
-  // xaa, as split calls its pieces when nobody says otherwise.
-  static const std::regex plain_letters(R"(^()(x)([a-z]{2})$)");
-  static const std::regex plain_number(R"(^(.+)(\.)(\d{3})$)", k_flags);
-
-  std::smatch match;
   PieceName piece;
-  std::size_t index_group = 0;
-  if (std::regex_match(name, match, with_count)) {
-    index_group = 5;
-    piece.count = to_number(match.str(7));
-    piece.is_shard_name = match.length(3) == 0 && match.length(8) != 0;
-  } else if (std::regex_match(name, match, with_word)) {
-    index_group = 5;
-  } else if (std::regex_match(name, match, behind_extension) ||
-             std::regex_match(name, match, plain_letters) || std::regex_match(name, match, plain_number)) {
-    index_group = 3;
-  } else {
-    return std::nullopt;
+  std::size_t index_group = k_with_count.index_group;
+  std::vector<std::string_view> groups = match_name(k_with_count.pattern, name);
+  if (!groups.empty()) {
+    piece.count = to_number(groups[7]);
+    piece.is_shard_name = groups[3].empty() && !groups[8].empty();
   }
-  piece.before = folder + name.substr(0, static_cast<std::size_t>(match.position(index_group)));
-  piece.index = match.str(index_group);
-  piece.after = name.substr(static_cast<std::size_t>(match.position(index_group)) + piece.index.size());
-  piece.joined = folder + with_extension(match.length(1) == 0 ? "model" : match.str(1));
+  for (std::size_t i = 0; groups.empty() && i < k_without_count.size(); ++i) {
+    groups = match_name(k_without_count[i].pattern, name);
+    index_group = k_without_count[i].index_group;
+  }
+  if (groups.empty()) return std::nullopt;
+  const auto index_at = static_cast<std::size_t>(groups[index_group].data() - name.data());
+  piece.before = folder + name.substr(0, index_at);
+  piece.index = groups[index_group];
+  piece.after = name.substr(index_at + piece.index.size());
+  piece.joined = folder + with_extension(groups[1].empty() ? "model" : std::string(groups[1]));
   return piece;
 }
 

@@ -25,9 +25,9 @@ Isa choose_isa();
 /// Cores this process may use: affinity mask and cgroup CPU quota (v1, v2, ancestors) taken into account, at
 /// least 1.
 int usable_cpus();
-/// Threads for a quota of so many cores' time (0: none) on `n_cpus` cores: the nearest number, at least 1. One
-/// thread more than the quota pays for makes all of them wait for the rest of each period, which costs most
-/// where memory bounds the work; one less leaves paid time unused (docs/performance.md has both). Pure.
+/// Threads for a quota of so many cores' time (0: none) on `n_cpus` cores: the nearest number, at least 1.
+/// One thread more than the quota pays for makes all of them wait for the rest of each period, which costs
+/// most where memory bounds the work; one less leaves paid time unused (docs/performance.md has both). Pure.
 int threads_for_quota(double quota, int n_cpus) noexcept;
 
 /// "AMD EPYC ..." or "unknown".

@@ -60,8 +60,8 @@ std::unique_ptr<Backend> make_pread_backend(std::size_t queue_depth, int n_threa
 
 /// Reads that a backend of make_backend() takes at once.
 inline constexpr std::size_t k_queue_depth = 64;
-/// pread keeps only as many reads in flight as it has threads (docs/performance.md has 4 against 16). Models and
-/// profiles read through the same backend, so that a profile promises what a model gets.
+/// pread keeps only as many reads in flight as it has threads (docs/performance.md has 4 against 16). Models
+/// and profiles read through the same backend, so that a profile promises what a model gets.
 inline constexpr int k_pread_threads = 16;
 
 struct ChosenBackend {
