@@ -51,8 +51,8 @@ std::size_t queue_of(const std::string& what) {
 /// One model from its opening to its end.
 class Session {
  public:
-  Session(World& world, Subjects& subjects, Subject& subject, Tally& tally, bool verbose)
-      : world_(world), subjects_(subjects), subject_(subject), tally_(tally), verbose_(verbose) {}
+  Session(World& world, Subject& subject, Tally& tally, bool verbose)
+      : world_(world), subject_(subject), tally_(tally), verbose_(verbose) {}
   ~Session() { world_.calm(); }
 
   /// False when the drive failed while the model was opened.
@@ -99,7 +99,6 @@ class Session {
   Pair& any_pair();
 
   World& world_;
-  Subjects& subjects_;
   Subject& subject_;
   Tally& tally_;
   bool verbose_;
@@ -509,7 +508,7 @@ std::string simulate(std::uint64_t seed, Subjects& subjects, Tally& tally, bool 
   const std::filesystem::path heat = subjects.heat_path();
   try {
     for (std::uint64_t n = world.between(1, 3); n > 0; --n) {
-      Session session(world, subjects, subject, tally, verbose);
+      Session session(world, subject, tally, verbose);
       if (!session.open(heat)) continue;
       session.run(static_cast<int>(world.between(5, 30)));
       // Sometimes it ends in the middle of things, with reads under way.
