@@ -110,7 +110,8 @@ def shuffled_data():
         path = craft("shuffle", MOE, "sh.gguf", seed)
         shuffled = run(path, *options, n=40).json
         same(shuffled["text"], ordered["text"])
-        for figure, tolerance in (("planned_bytes", 0.01), ("floor_bytes", 0.02)):
+        # The floor counts what the process itself takes, which differs from run to run.
+        for figure, tolerance in (("planned_bytes", 0.01), ("floor_bytes", 0.06)):
             a, b = ordered["plan"][figure], shuffled["plan"][figure]
             assert abs(a - b) <= tolerance * a, (figure, a, b)
         a, b = ordered["stats"]["read_bytes"], shuffled["stats"]["read_bytes"]
