@@ -93,8 +93,9 @@ Weight make_weight(const gguf::TensorInfo* tensor, const residency::WeightStore&
   return weight;
 }
 
-Weight make_weight(const residency::LayerUnits& layer, const residency::Lease& lease, ExpertPart part) {
-  const residency::PartShape& shape = layer.shapes[static_cast<std::size_t>(part)];
+Weight make_weight(const residency::LayerUnits& layer, const residency::Lease& lease, ExpertPart which) {
+  const auto part = static_cast<std::size_t>(which);
+  const residency::PartShape& shape = layer.shapes[part];
   return {lease.part(part), shape.type, shape.n_in, shape.n_out, shape.row_bytes};
 }
 
@@ -137,11 +138,10 @@ Forward::Forward(const HyperParams& params, const ModelTensors& tensors, const r
       looks_ahead_(looks_ahead) {
   SLUICE_CHECK(params.is_moe() == (cache_ != nullptr));
   for (const residency::LayerUnits& layer : units.layers) {
-    for (std::size_t part = 0; part < residency::k_n_expert_parts; ++part) {
-      if (kernels::find_gemm(layer.shapes[part].type, kernels::Isa::scalar).gemm == nullptr) {
+    for (const residency::PartShape& shape : layer.shapes) {
+      if (kernels::find_gemm(shape.type, kernels::Isa::scalar).gemm == nullptr) {
         base::fail(ErrorCode::unsupported, "blk.{}.{}_exps.weight has type {}, which is not a weight type",
-                   layer.layer_idx, residency::expert_part_name(static_cast<ExpertPart>(part)),
-                   gguf::type_name(layer.shapes[part].type));
+                   layer.layer_idx, shape.stem, gguf::type_name(shape.type));
       }
     }
   }

@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t k_max_units_in_flight = 256;
 
 std::uint64_t request_id(std::uint32_t slot_idx, std::size_t part) {
-  return std::uint64_t{slot_idx} * 4 + part;
+  return std::uint64_t{slot_idx} * k_max_unit_parts + part;
 }
 
 }  // namespace
@@ -41,8 +41,8 @@ std::uint32_t Lease::expert() const noexcept {
   return cache_->slots_[slot_].expert;
 }
 
-const std::byte* Lease::part(ExpertPart part) const noexcept {
-  return cache_->part_data(cache_->slots_[slot_], static_cast<std::size_t>(part));
+const std::byte* Lease::part(std::size_t part) const noexcept {
+  return cache_->part_data(cache_->slots_[slot_], part);
 }
 
 UnitCache::UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, const Placement& placement,
@@ -138,15 +138,13 @@ void UnitCache::begin(std::uint32_t layer_idx, std::span<const Want> wants, Admi
     LayerStatistics& counters = layer_statistics_[fetch_layer_];
     if (was_read_ahead(slot, true)) {
       ++counters.n_ahead_used;
-      for (std::size_t part = 0; !is_ready && part < k_n_expert_parts; ++part)
-        store_.queue().promote(request_id(static_cast<std::uint32_t>(slot_idx), part));
+      if (!is_ready) promote(static_cast<std::uint32_t>(slot_idx));
     } else {
       ++(is_ready ? statistics_.n_hits : statistics_.n_joins);
       ++(is_ready ? counters.n_hits : counters.n_joins);
       if (std::exchange(slot.preloading, false)) {
         --n_preloading_;
-        for (std::size_t part = 0; part < k_n_expert_parts; ++part)
-          store_.queue().promote(request_id(static_cast<std::uint32_t>(slot_idx), part));
+        promote(static_cast<std::uint32_t>(slot_idx));
       }
     }
   }
@@ -281,12 +279,12 @@ void UnitCache::start_read(std::uint32_t slot_idx, std::uint32_t layer, std::uin
   slot.layer = layer;
   slot.expert = expert;
   slot.state = SlotState::reading;
-  slot.n_reading = k_n_expert_parts;
+  slot.n_reading = static_cast<std::uint8_t>(units.n_parts());
   slot.error = 0;
   slot.early = false;
   slot_of(layer, expert) = static_cast<std::int32_t>(slot_idx);
-  std::array<storage::ReadRequest, k_n_expert_parts> requests;
-  for (std::size_t part = 0; part < k_n_expert_parts; ++part) {
+  std::array<storage::ReadRequest, k_max_unit_parts> requests;
+  for (std::size_t part = 0; part < units.n_parts(); ++part) {
     const UnitPart& where = units.experts[expert][part];
     requests[part] = {&store_.file(where.shard_idx), where.offset_bytes,
                       units.shapes[part].bytes(),    slot.data + units.slot_offset[part],
@@ -294,18 +292,23 @@ void UnitCache::start_read(std::uint32_t slot_idx, std::uint32_t layer, std::uin
                       store_.copy(where.shard_idx)};
   }
   ++n_in_flight_;
-  store_.queue().submit(requests);
+  store_.queue().submit(std::span(requests).first(units.n_parts()));
+}
+
+void UnitCache::promote(std::uint32_t slot_idx) {
+  for (std::size_t part = 0; part < map_.layers[slots_[slot_idx].layer].n_parts(); ++part)
+    store_.queue().promote(request_id(slot_idx, part));
 }
 
 void UnitCache::complete(std::size_t min_count) {
   std::array<storage::ReadResult, 64> results;
   const std::size_t n = store_.queue().wait(results, min_count);
   for (std::size_t i = 0; i < n; ++i) {
-    const auto slot_idx = static_cast<std::uint32_t>(results[i].id / 4);
+    const auto slot_idx = static_cast<std::uint32_t>(results[i].id / k_max_unit_parts);
     Slot& slot = slots_[slot_idx];
     if (results[i].error != 0 && slot.error == 0) {
       slot.error = results[i].error;
-      slot.error_part = static_cast<std::uint8_t>(results[i].id % 4);
+      slot.error_part = static_cast<std::uint8_t>(results[i].id % k_max_unit_parts);
       slot.error_offset = results[i].error_offset;
     }
     if (--slot.n_reading != 0) continue;
@@ -388,13 +391,14 @@ const std::byte* UnitCache::part_data(const Slot& slot, std::size_t part) const 
 
 void UnitCache::refuse_zeros(Slot& slot) const noexcept {
   constexpr std::size_t k_max_places = 4;  // Of each part: a unit's read takes a thousand times as long.
-  for (std::size_t part = 0; part < k_n_expert_parts; ++part) {
-    const std::span data(part_data(slot, part), map_.layers[slot.layer].shapes[part].bytes());
+  const LayerUnits& layer = map_.layers[slot.layer];
+  for (std::size_t part = 0; part < layer.n_parts(); ++part) {
+    const std::span data(part_data(slot, part), layer.shapes[part].bytes());
     const auto zeros = find_zeros(data, k_max_places);
     if (!zeros) continue;
     slot.error = k_zeros;
     slot.error_part = static_cast<std::uint8_t>(part);
-    slot.error_offset = map_.layers[slot.layer].experts[slot.expert][part].offset_bytes + zeros->offset_bytes;
+    slot.error_offset = layer.experts[slot.expert][part].offset_bytes + zeros->offset_bytes;
     slot.zero_bytes = zeros->bytes;
     return;
   }
@@ -406,8 +410,7 @@ void UnitCache::fail_unit(std::uint32_t slot_idx) {
   abandon();
   const LayerUnits& layer = map_.layers[slot.layer];
   const UnitPart& where = layer.experts[slot.expert][slot.error_part];
-  const std::string name =
-      unit_tensor_name(model_file_, layer.layer_idx, slot.expert, static_cast<ExpertPart>(slot.error_part));
+  const std::string name = unit_tensor_name(model_file_, layer, slot.expert, slot.error_part);
   const std::string& path = store_.file(where.shard_idx).path();
   if (slot.error == k_zeros) fail_zeros(path, name, slot.error_offset, slot.zero_bytes);
   base::fail(ErrorCode::io, "{}: reading tensor {} failed at offset {}: {}; check the drive and the file",

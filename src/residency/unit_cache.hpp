@@ -32,7 +32,7 @@ class Lease {
   explicit operator bool() const noexcept { return cache_ != nullptr; }
   std::uint32_t expert() const noexcept;
   /// Start of one part's weights (rows of the part's shape). Any byte alignment.
-  const std::byte* part(ExpertPart part) const noexcept;
+  const std::byte* part(std::size_t part) const noexcept;
 
  private:
   friend class UnitCache;
@@ -188,6 +188,7 @@ class UnitCache {
   std::int32_t lowest_slot(std::uint32_t layer, std::span<const std::uint16_t> keep) const;
   void start_read(std::uint32_t slot_idx, std::uint32_t layer, std::uint32_t expert,
                   storage::Priority priority);
+  void promote(std::uint32_t slot_idx);
   void observe_drive(std::uint32_t layer, Admission admission, std::uint64_t now_ns) noexcept;
   void issue_ahead();
   void judge_guesses(std::span<const Want> wants) noexcept;

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "residency/unit_cache.hpp"
+#include "residency/unit_layers.hpp"
 #include "sluice/error.hpp"
 #include "support/temp_dir.hpp"
 #include "support/test_data.hpp"
@@ -41,8 +42,7 @@ struct Bench {
     store = std::make_unique<WeightStore>(
         std::move(files),
         std::make_unique<storage::ReadQueue>(std::move(backend), storage::ReadQueue::Options{}));
-    map =
-        map_units(file, model.n_layers, model.n_experts, model.n_embd, model.n_ff, store->alignment_bytes());
+    map = map_units(file, model.n_layers, unit_layers(model), store->alignment_bytes());
     placement.slots_per_layer.assign(map.layers.size(), slots_per_layer);
     placement.n_transit = n_transit;
     placement.transit_is_spare = slots_per_layer == model.n_experts && n_transit != 0;
@@ -59,10 +59,9 @@ struct Bench {
 
   void expect_right_bytes(std::uint32_t layer_idx, const Lease& lease) const {
     const LayerUnits& layer = map.layers[layer_idx];
-    for (std::size_t part = 0; part < k_n_expert_parts; ++part) {
+    for (std::size_t part = 0; part < layer.n_parts(); ++part) {
       const std::byte* expected = bytes.data() + layer.experts[lease.expert()][part].offset_bytes;
-      ASSERT_EQ(std::memcmp(lease.part(static_cast<ExpertPart>(part)), expected, layer.shapes[part].bytes()),
-                0)
+      ASSERT_EQ(std::memcmp(lease.part(part), expected, layer.shapes[part].bytes()), 0)
           << "layer " << layer_idx << " expert " << lease.expert() << " part " << part;
     }
   }

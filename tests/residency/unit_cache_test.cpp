@@ -374,8 +374,8 @@ TEST(UnitCache, GivesTheFilesBytesFromTwoCopies) {
       std::move(files),
       std::make_unique<storage::ReadQueue>(storage::make_pread_backend(8, 2), storage::ReadQueue::Options{}),
       std::move(copies));
-  bench.map = map_units(bench.file, bench.model.n_layers, bench.model.n_experts, bench.model.n_embd,
-                        bench.model.n_ff, bench.store->alignment_bytes());
+  bench.map =
+      map_units(bench.file, bench.model.n_layers, unit_layers(bench.model), bench.store->alignment_bytes());
   for (const LayerUnits& layer : bench.map.layers)
     bench.placement.transit_slot_bytes = std::max(bench.placement.transit_slot_bytes, layer.slot_bytes);
   bench.cache =

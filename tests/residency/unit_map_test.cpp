@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "gguf/reader.hpp"
+#include "residency/unit_layers.hpp"
 #include "sluice/error.hpp"
 #include "storage/read_queue.hpp"
 #include "support/tiny_gguf.hpp"
@@ -17,7 +18,7 @@ gguf::ModelFile parse(const test::TinyModel& model) {
 }
 
 UnitMap map_of(const gguf::ModelFile& file, const test::TinyModel& model, std::uint32_t alignment) {
-  return map_units(file, model.n_layers, model.n_experts, model.n_embd, model.n_ff, alignment);
+  return map_units(file, model.n_layers, unit_layers(model), alignment);
 }
 
 TEST(UnitMap, FindsExpertsInBothLayouts) {
@@ -50,11 +51,11 @@ TEST(UnitMap, SlotsHoldAlignedWindowsOfEveryExpert) {
     for (const LayerUnits& layer : map.layers) {
       EXPECT_EQ(layer.slot_bytes % alignment, 0u);
       for (const auto& expert : layer.experts) {
-        for (std::size_t part = 0; part < k_n_expert_parts; ++part) {
+        for (std::size_t part = 0; part < layer.n_parts(); ++part) {
           const auto window =
               storage::read_window(expert[part].offset_bytes, layer.shapes[part].bytes(), alignment);
           const std::uint64_t end =
-              part + 1 < k_n_expert_parts ? layer.slot_offset[part + 1] : layer.slot_bytes;
+              part + 1 < layer.n_parts() ? layer.slot_offset[part + 1] : layer.slot_bytes;
           EXPECT_EQ(layer.slot_offset[part] % alignment, 0u);
           EXPECT_LE(layer.slot_offset[part] + window.length, end);
         }
@@ -79,6 +80,30 @@ TEST(UnitMap, NamesWhatIsMissingOrMisshapen) {
   model.n_layers = 2;
   model.n_ff = 128;
   EXPECT_THROW(map_of(file, model, 4096), Error);
+}
+
+TEST(UnitMap, LayersWithoutExpertsAndJointMatrices) {
+  gguf::Writer writer;
+  writer.add_tensor("blk.0.ffn_up.weight", gguf::TensorType::f32, {8, 24});
+  for (const char* layer : {"blk.1.", "blk.3."}) {
+    writer.add_tensor(std::string(layer) + "ffn_gate_up_exps.weight", gguf::TensorType::f32, {8, 24, 5});
+    writer.add_tensor(std::string(layer) + "ffn_down_exps.weight", gguf::TensorType::f32, {12, 8, 5});
+  }
+  const gguf::ModelFile file = test::parse_bytes(test::write_with_pattern(writer));
+  std::vector<UnitLayerSpec> layers;
+  for (const std::uint32_t layer_idx : {1u, 3u})
+    layers.push_back({layer_idx, 5, {{"ffn_gate_up", 8, 24}, {"ffn_down", 12, 8}}});
+  const UnitMap map = map_units(file, 4, layers, 512);
+  EXPECT_EQ(map.index_of_layer, (std::vector<int>{-1, 0, -1, 1}));
+  ASSERT_EQ(map.layers.size(), 2u);
+  EXPECT_EQ(map.layers[1].layer_idx, 3u);
+  EXPECT_EQ(map.layers[1].n_parts(), 2u);
+  EXPECT_EQ(map.layers[1].weight_bytes, 4u * (8 * 24 + 12 * 8));
+  EXPECT_EQ(map.layers[1].experts[4][1].offset_bytes,
+            file.find_tensor("blk.3.ffn_down_exps.weight")->offset_bytes + 4u * (4 * 12 * 8));
+  EXPECT_EQ(unit_tensor_name(file, map.layers[1], 4, 0), "blk.3.ffn_gate_up_exps.weight (expert 4)");
+  layers[1].parts[0].n_out = 16;
+  EXPECT_THROW(map_units(file, 4, layers, 512), Error);
 }
 
 TEST(UnitMap, DenseModelsHaveNone) {

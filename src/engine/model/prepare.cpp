@@ -43,6 +43,18 @@ std::uint64_t split_bytes(const Prepared& prepared, std::uint64_t alignment_byte
          2 * std::uint64_t{prepared.alignment_bytes};
 }
 
+std::vector<residency::UnitLayerSpec> expert_layers(const model::HyperParams& params) {
+  std::vector<residency::UnitLayerSpec> layers;
+  for (std::uint32_t layer_idx = 0; params.is_moe() && layer_idx < params.n_layers; ++layer_idx) {
+    layers.push_back({layer_idx,
+                      params.n_experts,
+                      {{"ffn_gate", params.n_embd, params.n_ff_expert},
+                       {"ffn_up", params.n_embd, params.n_ff_expert},
+                       {"ffn_down", params.n_ff_expert, params.n_embd}}});
+  }
+  return layers;
+}
+
 bool has_vocabulary(const gguf::Metadata& metadata) {
   const auto model = metadata.get_string("tokenizer.ggml.model");
   return model && *model != "no_vocab" && *model != "none";
@@ -104,8 +116,8 @@ std::unique_ptr<Prepared> prepare(Header header, const OpenOptions& options, boo
         open_second_copy(prepared->file, prepared->shards, options.second_copy, &prepared->read_bytes);
   }
   prepared->alignment_bytes = std::max(assumed_alignment, widest_alignment(prepared->shards));
-  prepared->units = residency::map_units(prepared->file, params.n_layers, params.n_experts, params.n_embd,
-                                         params.n_ff_expert, prepared->alignment_bytes);
+  prepared->units =
+      residency::map_units(prepared->file, params.n_layers, expert_layers(params), prepared->alignment_bytes);
   return prepared;
 }
 

@@ -147,7 +147,7 @@ TEST(Routing, EveryShareOfTheExpertsReadsItsMissesAndNothingElse) {
   const auto prepared = engine::prepare(engine::parse_header(tiny.path), tiny.options, false);
   for (const residency::LayerUnits& layer : prepared->units.layers) {
     for (const auto& expert : layer.experts) {
-      for (std::size_t part = 0; part < residency::k_n_expert_parts; ++part) {
+      for (std::size_t part = 0; part < layer.n_parts(); ++part) {
         const storage::File& file = *prepared->shards[expert[part].shard_idx];
         window_bytes += storage::read_window(expert[part].offset_bytes, layer.shapes[part].bytes(),
                                              file.alignment_bytes())
