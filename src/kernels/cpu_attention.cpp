@@ -25,10 +25,29 @@ struct Range {
   bool empty() const noexcept { return begin >= end; }
 };
 
-Range visible(const RowPosition& row, std::uint32_t window) noexcept {
-  const std::size_t end = std::size_t{row.position} + 1;
+Range visible(std::uint32_t position, std::uint32_t window) noexcept {
+  const std::size_t end = std::size_t{position} + 1;
   return {window > 0 && end > window ? end - window : 0, end};
 }
+
+/// Where a layer's K and V of one sequence lie.
+class PageTable {
+ public:
+  /// Of the sequence of row `row` of the pass.
+  PageTable(const PassTables& tables, const KvView& view, std::uint32_t row) noexcept
+      : pages_(tables.sequences[tables.sequence_of[row]].pages[view.group].data()),
+        base_(tables.regions[view.group].base + view.offset_bytes),
+        page_bytes_(tables.regions[view.group].page_bytes) {}
+  /// The layer's part of the page that holds `position`.
+  std::byte* at(std::size_t position) const noexcept {
+    return base_ + pages_[position / KvShape::page_tokens] * page_bytes_;
+  }
+
+ private:
+  const std::uint32_t* pages_;
+  std::byte* base_;
+  std::uint64_t page_bytes_;
+};
 
 Range within(Range range, std::size_t segment) noexcept {
   return {std::max(range.begin, segment * k_segment), std::min(range.end, (segment + 1) * k_segment)};
@@ -36,15 +55,15 @@ Range within(Range range, std::size_t segment) noexcept {
 
 }  // namespace
 
-void CpuOps::store_kv(Rows k, Rows v, const KvShape& shape, std::uint32_t layer,
-                      std::span<const RowPosition> rows) {
+void CpuOps::store_kv(Rows k, Rows v, const KvView& view, std::uint32_t first_row) {
+  const KvShape& shape = view.shape;
   SLUICE_CHECK(k.n_cols == shape.n_kv_heads * shape.k_head_dim &&
                v.n_cols == shape.n_kv_heads * shape.v_head_dim);
-  SLUICE_CHECK(k.n_rows == rows.size() && v.n_rows == rows.size() && layer < shape.n_layers);
+  SLUICE_CHECK(k.n_rows == v.n_rows && std::size_t{first_row} + k.n_rows <= pass_.positions.size());
   for_rows(k.n_rows, k_convert_ns * (k.n_cols + v.n_cols), [&](std::uint32_t row, int) {
-    const std::uint32_t position = rows[row].position;
+    const std::uint32_t position = pass_.positions[first_row + row];
     const std::size_t slot = position % KvShape::page_tokens;
-    std::byte* base = rows[row].pages[position / KvShape::page_tokens] + layer * shape.layer_bytes();
+    std::byte* base = PageTable(pass_, view, first_row + row).at(position);
     const auto store = [&](const float* from, std::byte* to, std::size_t dim) {
       auto* out = reinterpret_cast<std::uint16_t*>(to) + slot * dim;
       for (std::uint32_t head = 0; head < shape.n_kv_heads; ++head) {
@@ -61,9 +80,10 @@ void CpuOps::store_kv(Rows k, Rows v, const KvShape& shape, std::uint32_t layer,
 struct CpuOps::AttentionPass {
   Rows q;
   KvShape shape;
-  std::uint32_t layer;
   AttentionParams params;
-  std::span<const RowPosition> rows;
+  const PassTables& tables;
+  const KvView& view;
+  std::uint32_t first_row;  ///< Of the pass.
   Rows out;
   std::uint32_t k_stride, v_stride;  ///< Head dimensions rounded up to 16 floats.
   std::uint32_t heads_per_unit;      ///< At most this many of a group.
@@ -72,6 +92,9 @@ struct CpuOps::AttentionPass {
   std::uint32_t n_tiles;
 
   std::size_t n_units() const noexcept { return std::size_t{n_tiles} * shape.n_kv_heads * units_per_head; }
+  Range visible(std::uint32_t row) const noexcept {
+    return kernels::visible(tables.positions[first_row + row], params.window);
+  }
 };
 
 namespace {
@@ -112,7 +135,7 @@ template <typename Pass>
 Range all_visible(const Pass& pass, const Unit& unit) noexcept {
   Range all{std::numeric_limits<std::size_t>::max(), 0};
   for (std::uint32_t row = 0; row < unit.n_rows; ++row) {
-    const Range own = visible(pass.rows[unit.first_row + row], pass.params.window);
+    const Range own = pass.visible(unit.first_row + row);
     all = {std::min(all.begin, own.begin), std::max(all.end, own.end)};
   }
   return all;
@@ -162,7 +185,7 @@ class Segment {
         start_(segment * k_segment),
         all_(within(all_visible(pass, unit), segment)),
         head_start_(std::size_t{unit.kv_head} * KvShape::page_tokens),
-        pages_(pass.rows[unit.first_row].pages) {
+        pages_(pass.tables, pass.view, pass.first_row + unit.first_row) {
     while (step_ * pass.v_stride > k_value_floats) step_ /= 2;
   }
 
@@ -232,9 +255,7 @@ class Segment {
 
  private:
   const std::uint16_t* rows_at(std::size_t position, std::size_t first_byte, std::size_t dim) const noexcept {
-    const std::byte* layer =
-        pages_[position / KvShape::page_tokens] + pass_.layer * pass_.shape.layer_bytes();
-    return reinterpret_cast<const std::uint16_t*>(layer + first_byte) +
+    return reinterpret_cast<const std::uint16_t*>(pages_.at(position) + first_byte) +
            (head_start_ + position % KvShape::page_tokens) * dim;
   }
   const std::uint16_t* keys_at(std::size_t position) const noexcept {
@@ -244,7 +265,7 @@ class Segment {
     return rows_at(position, pass_.shape.k_bytes(), pass_.shape.v_head_dim);
   }
   Range range_of(std::uint32_t row) const noexcept {
-    return within(visible(pass_.rows[unit_.first_row + row], pass_.params.window), segment_);
+    return within(pass_.visible(unit_.first_row + row), segment_);
   }
   std::size_t key_elements() const noexcept { return k_key_block * std::size_t{pass_.shape.k_head_dim}; }
   std::size_t value_elements() const noexcept { return step_ * std::size_t{pass_.shape.v_head_dim}; }
@@ -255,7 +276,7 @@ class Segment {
   std::size_t segment_, start_;
   Range all_;
   std::size_t head_start_;
-  std::byte* const* pages_;
+  PageTable pages_;
   /// Positions whose values are widened at once: a power of two of at most half a page, so that a block
   /// stays within its page.
   std::size_t step_ = KvShape::page_tokens / 2;
@@ -384,20 +405,20 @@ void CpuOps::attend_in_waves(const AttentionPass& pass, double total_ns) {
   }
 }
 
-void CpuOps::attention(Rows q, const KvShape& shape, std::uint32_t layer, const AttentionParams& params,
-                       std::span<const RowPosition> rows, Rows out) {
+void CpuOps::attention(Rows q, const KvView& view, const AttentionParams& params, std::uint32_t first_row,
+                       Rows out) {
+  const KvShape& shape = view.shape;
   SLUICE_CHECK(shape.n_kv_heads > 0 && params.n_heads % shape.n_kv_heads == 0 && params.n_heads > 0);
   SLUICE_CHECK(shape.k_head_dim > 0 && shape.k_head_dim <= k_max_head_dim);
   SLUICE_CHECK(shape.v_head_dim > 0 && shape.v_head_dim <= k_max_head_dim);
   SLUICE_CHECK(q.n_cols == params.n_heads * shape.k_head_dim &&
                out.n_cols == params.n_heads * shape.v_head_dim);
-  SLUICE_CHECK(q.n_rows == rows.size() && out.n_rows == rows.size() && layer < shape.n_layers);
-  SLUICE_CHECK(layout_.bytes > 0 && q.n_rows <= layout_.max_rows);
+  SLUICE_CHECK(q.n_rows == out.n_rows && std::size_t{first_row} + q.n_rows <= pass_.positions.size());
   if (q.n_rows == 0) return;
 
   const auto n_threads = static_cast<std::uint32_t>(pool_.n_threads());
   const std::uint32_t group = params.n_heads / shape.n_kv_heads;
-  AttentionPass pass{q, shape, layer, params, rows, out, 0, 0, 0, 0, nullptr, 0};
+  AttentionPass pass{q, shape, params, pass_, view, first_row, out, 0, 0, 0, 0, nullptr, 0};
   pass.k_stride = static_cast<std::uint32_t>(base::align_up(shape.k_head_dim, 16));
   pass.v_stride = static_cast<std::uint32_t>(base::align_up(shape.v_head_dim, 16));
   const std::uint32_t max_queries =
@@ -414,10 +435,10 @@ void CpuOps::attention(Rows q, const KvShape& shape, std::uint32_t layer, const 
   double total_ns = 0;
   std::size_t max_positions = 0;
   for (std::uint32_t row = 0; row < q.n_rows; ++row) {
-    const bool joins =
-        row > 0 && rows[row].pages == rows[row - 1].pages && row - tiles[pass.n_tiles - 1] < rows_per_tile;
+    const std::uint32_t* owner = &pass_.sequence_of[first_row + row];
+    const bool joins = row > 0 && owner[0] == owner[-1] && row - tiles[pass.n_tiles - 1] < rows_per_tile;
     if (!joins) tiles[pass.n_tiles++] = row;
-    const Range range = visible(rows[row], params.window);
+    const Range range = pass.visible(row);
     const auto n = static_cast<double>(range.end - range.begin);
     max_positions = std::max(max_positions, range.end - range.begin);
     const double dims = static_cast<double>(shape.k_head_dim) + shape.v_head_dim;

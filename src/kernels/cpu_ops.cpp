@@ -49,18 +49,18 @@ std::byte* CpuOps::allocate(std::size_t bytes) {
   return regions_.back().data();
 }
 
-std::size_t CpuOps::scratch_bytes(std::uint32_t max_rows, std::uint32_t max_cols,
-                                  std::uint32_t max_hidden) const {
-  return scratch_layout(max_rows, max_cols, max_hidden, pool_.n_threads()).bytes;
+std::size_t CpuOps::scratch_bytes(const ScratchSize& size) const {
+  return scratch_layout(size, pool_.n_threads()).bytes;
 }
 
-std::size_t CpuOps::reserve(std::uint32_t max_rows, std::uint32_t max_cols, std::uint32_t max_hidden) {
-  const ScratchLayout layout = scratch_layout(max_rows, max_cols, max_hidden, pool_.n_threads());
+std::size_t CpuOps::reserve(const ScratchSize& size) {
+  const ScratchLayout layout = scratch_layout(size, pool_.n_threads());
   // The old scratch goes first, so that both never count against the budget at once; when the new one is
   // refused the table is left without any, and its operations say so.
   layout_ = {};
   scratch_ = {};
-  rope_.valid = false;
+  curves_.clear();
+  pass_ = {};
   expert_x_ = {};
   scratch_ = platform::MappedRegion::allocate(layout.bytes, false);
   layout_ = layout;
@@ -169,61 +169,55 @@ void CpuOps::route(Rows logits, const RouterParams& params, std::uint16_t* ids, 
   });
 }
 
-void CpuOps::prepare_rope(const RopeParams& params, std::span<const RowPosition> rows) {
-  const std::uint32_t n_pairs = params.n_rot / 2;
-  auto* positions = at<std::uint32_t>(layout_.rope_positions);
-  float* factors = at<float>(layout_.rope_factors);
-  const RopeParams& old = rope_.params;
-  const bool same_curve =
-      rope_.valid && old.n_rot == params.n_rot && old.base == params.base &&
-      old.freq_scale == params.freq_scale && old.ext_factor == params.ext_factor &&
-      old.attn_factor == params.attn_factor && old.beta_fast == params.beta_fast &&
-      old.beta_slow == params.beta_slow && old.n_ctx_orig == params.n_ctx_orig &&
-      (old.freq_factors == nullptr) == (params.freq_factors == nullptr) &&
-      (params.freq_factors == nullptr || std::equal(factors, factors + n_pairs, params.freq_factors));
-  const bool same_rows =
-      same_curve && rope_.n_rows == rows.size() &&
-      std::equal(rows.begin(), rows.end(), positions,
-                 [](const RowPosition& row, std::uint32_t position) { return row.position == position; });
-  if (same_rows) return;
-
-  const std::span<double> frequencies(at<double>(layout_.rope_frequencies), n_pairs);
-  if (!same_curve) {
-    if (params.freq_factors != nullptr) std::copy_n(params.freq_factors, n_pairs, factors);
-    rope_.params = params;
-    rope_.magnitude = rope_frequencies(params, frequencies);
+void CpuOps::set_curves(std::span<const RopeParams> curves) {
+  curves_.clear();
+  std::size_t n_columns = 0;
+  for (const RopeParams& params : curves) {
+    SLUICE_CHECK(params.n_rot % 2 == 0 && params.n_rot <= k_max_head_dim);
+    Curve& curve = curves_.emplace_back();
+    curve.n_rot = params.n_rot;
+    curve.neox = params.neox;
+    curve.frequencies.resize(params.n_rot / 2);
+    curve.magnitude = rope_frequencies(params, curve.frequencies);
+    curve.table = n_columns * layout_.max_rows;
+    n_columns += params.n_rot;
   }
-  rope_.n_rows = static_cast<std::uint32_t>(rows.size());
-  for (std::size_t row = 0; row < rows.size(); ++row) positions[row] = rows[row].position;
-  float* table = at<float>(layout_.rope_table);
-  for_rows(rope_.n_rows, k_sine_ns * n_pairs, [&](std::uint32_t row, int) {
-    float* cosines = table + std::size_t{row} * params.n_rot;
-    rope_angles(frequencies, rope_.magnitude, positions[row], cosines, cosines + n_pairs);
-  });
-  rope_.valid = true;
+  SLUICE_CHECK(n_columns <= layout_.rope_columns);
 }
 
-void CpuOps::rope(Rows x, std::uint32_t head_dim, const RopeParams& params,
-                  std::span<const RowPosition> rows) {
-  SLUICE_CHECK(head_dim > 0 && x.n_cols % head_dim == 0 && rows.size() == x.n_rows);
-  SLUICE_CHECK(params.n_rot <= head_dim && params.n_rot % 2 == 0 && params.n_rot <= k_max_head_dim);
-  SLUICE_CHECK(layout_.bytes > 0 && x.n_rows <= layout_.max_rows);
-  if (params.n_rot == 0) return;
-  // The sines of a step serve queries, keys and all layers; they are computed anew only when positions
-  // change.
-  const auto rows_at_once = static_cast<std::uint32_t>(layout_.rope_table_floats / params.n_rot);
-  const float* table = at<float>(layout_.rope_table);
-  for (std::uint32_t first = 0; first < x.n_rows; first += rows_at_once) {
-    const std::uint32_t n_rows = std::min(rows_at_once, x.n_rows - first);
-    prepare_rope(params, rows.subspan(first, n_rows));
-    for_rows(n_rows, 2 * k_stream_ns * x.n_cols, [&](std::uint32_t row, int) {
-      const float* cosines = table + std::size_t{row} * params.n_rot;
-      for (std::uint32_t column = 0; column < x.n_cols; column += head_dim) {
-        math_.rotate(row_of(x, first + row) + column, cosines, cosines + params.n_rot / 2, params.n_rot / 2,
-                     params.neox);
-      }
-    });
-  }
+void CpuOps::begin_pass(const PassTables& tables) {
+  SLUICE_CHECK(tables.positions.size() == tables.sequence_of.size());
+  SLUICE_CHECK(layout_.bytes > 0 && tables.positions.size() <= layout_.max_rows);
+  pass_ = tables;
+  for (Curve& curve : curves_) curve.is_ready = false;
+}
+
+const float* CpuOps::rope_table(Curve& curve) {
+  float* table = at<float>(layout_.rope_tables) + curve.table;
+  if (curve.is_ready) return table;
+  const std::uint32_t n_pairs = curve.n_rot / 2;
+  for_rows(
+      static_cast<std::uint32_t>(pass_.positions.size()), k_sine_ns * n_pairs, [&](std::uint32_t row, int) {
+        float* cosines = table + std::size_t{row} * curve.n_rot;
+        rope_angles(curve.frequencies, curve.magnitude, pass_.positions[row], cosines, cosines + n_pairs);
+      });
+  curve.is_ready = true;
+  return table;
+}
+
+void CpuOps::rope(Rows x, std::uint32_t head_dim, std::uint32_t curve_idx, std::uint32_t first_row) {
+  SLUICE_CHECK(curve_idx < curves_.size());
+  Curve& curve = curves_[curve_idx];
+  SLUICE_CHECK(head_dim > 0 && x.n_cols % head_dim == 0 && curve.n_rot <= head_dim);
+  SLUICE_CHECK(std::size_t{first_row} + x.n_rows <= pass_.positions.size());
+  if (curve.n_rot == 0) return;
+  const float* table = rope_table(curve);
+  for_rows(x.n_rows, 2 * k_stream_ns * x.n_cols, [&](std::uint32_t row, int) {
+    const float* cosines = table + std::size_t{first_row + row} * curve.n_rot;
+    for (std::uint32_t column = 0; column < x.n_cols; column += head_dim) {
+      math_.rotate(row_of(x, row) + column, cosines, cosines + curve.n_rot / 2, curve.n_rot / 2, curve.neox);
+    }
+  });
 }
 
 }  // namespace sluice::kernels

@@ -50,13 +50,14 @@ std::size_t widest_row_bytes(ActivationFormat format, std::uint32_t max_cols) no
   return activation_layout(format, base::align_up(max_cols, 256)).row_bytes;
 }
 
-ScratchLayout scratch_layout(std::uint32_t max_rows, std::uint32_t max_cols, std::uint32_t max_hidden,
-                             int n_threads) {
+ScratchLayout scratch_layout(const ScratchSize& size, int n_threads) {
   constexpr ActivationFormat quantized[] = {ActivationFormat::q8_32, ActivationFormat::q8_256};
   ScratchLayout layout;
+  const auto [max_rows, max_cols, max_hidden, rope_columns] = size;
   layout.max_rows = max_rows;
   layout.max_cols = max_cols;
   layout.max_hidden = max_hidden;
+  layout.rope_columns = rope_columns;
   layout.matmul_rows = std::clamp(max_rows, 1u, k_matmul_rows);
   layout.copied_rows = std::clamp(max_rows, 1u, k_copied_rows);
   Parts parts;
@@ -87,12 +88,7 @@ ScratchLayout scratch_layout(std::uint32_t max_rows, std::uint32_t max_cols, std
   layout.partials = parts.take(layout.partial_floats, sizeof(float));
   layout.partial_states = parts.take(n_units * 2 * k_max_tile_queries, sizeof(float));
   layout.attention_tiles = parts.take(std::size_t{max_rows} + 1, sizeof(std::uint32_t));
-  layout.rope_frequencies = parts.take(k_max_head_dim / 2, sizeof(double));
-  layout.rope_factors = parts.take(k_max_head_dim / 2, sizeof(float));
-  layout.rope_positions = parts.take(max_rows, sizeof(std::uint32_t));
-  layout.rope_table_floats =
-      std::max<std::size_t>(k_max_head_dim, std::size_t{max_rows} * k_rope_floats_per_row);
-  layout.rope_table = parts.take(layout.rope_table_floats, sizeof(float));
+  layout.rope_tables = parts.take(max_rows, std::size_t{rope_columns} * sizeof(float));
   layout.thread = thread_layout();
   layout.per_thread = parts.take(static_cast<std::size_t>(n_threads), layout.thread.bytes);
   // Whole pages, because that is what it costs.

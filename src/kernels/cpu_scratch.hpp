@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/ops.hpp"
 #include "kernels/quant.hpp"
 
 namespace sluice::kernels {
@@ -23,8 +24,6 @@ constexpr std::uint32_t k_max_head_dim = 1024;
 constexpr std::uint32_t k_max_tile_queries = 64;
 constexpr std::uint32_t k_tile_floats = 8192;
 constexpr std::uint32_t k_value_floats = 4096;
-/// Floats of the rope table per row of a step; fewer rows fit at once when more elements rotate.
-constexpr std::uint32_t k_rope_floats_per_row = 256;
 constexpr std::uint32_t k_max_experts = 4096;
 
 /// Where each part of the scratch lies: offsets in bytes from its start, all multiples of 64.
@@ -34,7 +33,7 @@ struct ScratchLayout {
     std::size_t keys = 0, values = 0, queries = 0, scores = 0, acc = 0, maxima_and_sums = 0;
     std::size_t bytes = 0;
   };
-  std::uint32_t max_rows = 0, max_cols = 0, max_hidden = 0;
+  std::uint32_t max_rows = 0, max_cols = 0, max_hidden = 0, rope_columns = 0;
   std::uint32_t matmul_rows = 0, copied_rows = 0, wave_rows = 0;
   std::array<std::size_t, 3> matmul_activations{};  ///< By ActivationFormat.
   std::array<std::size_t, 3> expert_activations{};  ///< By ActivationFormat; plain floats are used in place.
@@ -44,8 +43,7 @@ struct ScratchLayout {
   std::size_t partials = 0, partial_floats = 0;  ///< Attention's segments that wait for their merge.
   std::size_t partial_states = 0;                ///< Running (max, sum) of every query of a wave.
   std::size_t attention_tiles = 0;               ///< First row of each tile, max_rows + 1 of them.
-  std::size_t rope_frequencies = 0, rope_factors = 0, rope_positions = 0, rope_table = 0;
-  std::size_t rope_table_floats = 0;
+  std::size_t rope_tables = 0;                   ///< Of all curves, one behind the other.
   std::size_t per_thread = 0;
   PerThread thread;
   std::size_t bytes = 0;
@@ -55,8 +53,7 @@ struct ScratchLayout {
 constexpr std::uint32_t k_units_per_thread = 4;
 
 /// Pure. Throws Error(budget) when the size does not fit an address space.
-ScratchLayout scratch_layout(std::uint32_t max_rows, std::uint32_t max_cols, std::uint32_t max_hidden,
-                             int n_threads);
+ScratchLayout scratch_layout(const ScratchSize& size, int n_threads);
 
 /// Bytes between rows of an activation format for any n up to `max_cols`.
 std::size_t widest_row_bytes(ActivationFormat format, std::uint32_t max_cols) noexcept;

@@ -23,21 +23,20 @@ class CpuOps final : public Ops {
 
   const char* name() const noexcept override { return "cpu"; }
   std::byte* allocate(std::size_t bytes) override;
-  std::size_t reserve(std::uint32_t max_rows, std::uint32_t max_cols, std::uint32_t max_hidden) override;
-  std::size_t scratch_bytes(std::uint32_t max_rows, std::uint32_t max_cols,
-                            std::uint32_t max_hidden) const override;
+  std::size_t reserve(const ScratchSize& size) override;
+  std::size_t scratch_bytes(const ScratchSize& size) const override;
+  void set_curves(std::span<const RopeParams> curves) override;
+  void begin_pass(const PassTables& tables) override;
   void upload(const void* host, std::byte* device, std::size_t bytes) override;
   void download(const std::byte* device, void* host, std::size_t bytes) override;
   void embed(const Weight& table, std::span<const std::int32_t> ids, Rows y) override;
   void rms_norm(Rows x, const float* gain, float eps, Rows y) override;
   void rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, float eps) override;
   void matmul(Rows x, std::span<const Product> products) override;
-  void rope(Rows x, std::uint32_t head_dim, const RopeParams& params,
-            std::span<const RowPosition> rows) override;
-  void store_kv(Rows k, Rows v, const KvShape& shape, std::uint32_t layer,
-                std::span<const RowPosition> rows) override;
-  void attention(Rows q, const KvShape& shape, std::uint32_t layer, const AttentionParams& params,
-                 std::span<const RowPosition> rows, Rows out) override;
+  void rope(Rows x, std::uint32_t head_dim, std::uint32_t curve, std::uint32_t first_row) override;
+  void store_kv(Rows k, Rows v, const KvView& view, std::uint32_t first_row) override;
+  void attention(Rows q, const KvView& view, const AttentionParams& params, std::uint32_t first_row,
+                 Rows out) override;
   void swiglu(Rows gate, Rows up, Rows out) override;
   void add(Rows x, Rows y) override;
   void route(Rows logits, const RouterParams& params, std::uint16_t* ids, float* weights) override;
@@ -106,13 +105,16 @@ class CpuOps final : public Ops {
   void attend_tile(const AttentionPass& pass, std::size_t unit, int thread);
   void attend_in_waves(const AttentionPass& pass, double total_ns);
 
-  struct RopeTable {
-    bool valid = false;
-    RopeParams params;
-    std::uint32_t n_rows = 0;
+  struct Curve {
+    std::uint32_t n_rot = 0;
+    bool neox = false;
     double magnitude = 1;
+    std::vector<double> frequencies;
+    std::size_t table = 0;  ///< Of the scratch's rope tables: its first float.
+    bool is_ready = false;  ///< The table holds the rows of this pass.
   };
-  void prepare_rope(const RopeParams& params, std::span<const RowPosition> rows);
+  /// The cosines and then the sines of row i of the pass at i * n_rot; made when the pass uses them first.
+  const float* rope_table(Curve& curve);
 
   template <typename T = std::byte>
   T* at(std::size_t offset) const noexcept {
@@ -130,7 +132,8 @@ class CpuOps final : public Ops {
   std::vector<platform::MappedRegion> regions_;
   platform::MappedRegion scratch_;
   ScratchLayout layout_;
-  RopeTable rope_;
+  std::vector<Curve> curves_;
+  PassTables pass_;
   Rows expert_x_;
   std::array<bool, 3> expert_x_ready_{};  ///< By ActivationFormat.
   std::array<Piece, k_max_pieces> pieces_{};

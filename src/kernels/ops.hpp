@@ -5,6 +5,7 @@
 #include <span>
 
 #include "gguf/types.hpp"
+#include "kernels/kv.hpp"
 
 namespace sluice::kernels {
 
@@ -41,36 +42,14 @@ struct RopeParams {
   bool neox = false;        ///< Pairs (i, i + n_rot/2); otherwise (2i, 2i + 1).
   float base = 10000.0f;
   float freq_scale = 1.0f;  ///< 1 / linear scaling factor.
-  const float* freq_factors =
-      nullptr;  ///< [n_rot/2] divisors (llama3 scaling, rope_freqs.weight), or null. Host memory.
+  /// [n_rot/2] divisors (llama3 scaling, rope_freqs.weight), or null. Host memory.
+  const float* freq_factors = nullptr;
   // YaRN (Peng et al. 2023): ext_factor 0 switches it off.
   float ext_factor = 0.0f;
   float attn_factor = 1.0f;
   float beta_fast = 32.0f;
   float beta_slow = 1.0f;
   std::uint32_t n_ctx_orig = 0;
-};
-
-/// Shape of the paged KV cache. A page holds `page_tokens` consecutive positions of all layers; within it
-/// layer l starts at l * layer_bytes() with K [n_kv_heads, page_tokens, k_head_dim] then V [n_kv_heads,
-/// page_tokens, v_head_dim], both f16: attention reads one head at a time, so what it reads is contiguous.
-struct KvShape {
-  std::uint32_t n_layers = 0;
-  std::uint32_t n_kv_heads = 0;
-  std::uint32_t k_head_dim = 0;
-  std::uint32_t v_head_dim = 0;
-  static constexpr std::uint32_t page_tokens = 64;
-  std::uint64_t k_bytes() const noexcept { return std::uint64_t{page_tokens} * n_kv_heads * k_head_dim * 2; }
-  std::uint64_t v_bytes() const noexcept { return std::uint64_t{page_tokens} * n_kv_heads * v_head_dim * 2; }
-  std::uint64_t layer_bytes() const noexcept { return k_bytes() + v_bytes(); }
-  std::uint64_t page_bytes() const noexcept { return n_layers * layer_bytes(); }
-};
-
-/// One row of a step: the page table of its sequence and its position in it. Rows of one step may belong to
-/// different sequences.
-struct RowPosition {
-  std::byte* const* pages = nullptr;  ///< pages[p / page_tokens] holds position p.
-  std::uint32_t position = 0;
 };
 
 struct AttentionParams {
@@ -103,10 +82,18 @@ struct RouterParams {
   const float* selection_bias = nullptr;  ///< [n_experts] added for selection only, or null.
 };
 
+/// The largest pass and its widest parts.
+struct ScratchSize {
+  std::uint32_t max_rows = 0;
+  std::uint32_t max_cols = 0;      ///< Of any input.
+  std::uint32_t max_hidden = 0;    ///< Of an expert; 0 without experts.
+  std::uint32_t rope_columns = 0;  ///< RopeParams::n_rot of all curves together.
+};
+
 /// Requirements common to all operations: shapes agree (a mismatch is a programmer error), outputs do not
 /// alias inputs unless stated. Each output element is computed in an order that does not depend on the number
-/// of rows, on the other rows, or on the number of threads. Nothing here allocates except reserve() and
-/// allocate().
+/// of rows, on the other rows, or on the number of threads. Nothing here allocates except allocate(),
+/// reserve() and set_curves().
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -114,11 +101,15 @@ class Ops {
 
   /// Device memory, 64-byte aligned, zeroed, freed with the table. Throws Error(budget).
   virtual std::byte* allocate(std::size_t bytes) = 0;
-  /// Internal scratch for steps of up to `max_rows` rows and inputs of up to `max_cols`; returns its bytes,
-  /// which do not change until the next call. `scratch_bytes` tells without allocating.
-  virtual std::size_t reserve(std::uint32_t max_rows, std::uint32_t max_cols, std::uint32_t max_hidden) = 0;
-  virtual std::size_t scratch_bytes(std::uint32_t max_rows, std::uint32_t max_cols,
-                                    std::uint32_t max_hidden) const = 0;
+  /// Internal scratch; returns its bytes, which do not change until the next call. `scratch_bytes` tells
+  /// without allocating. Throws Error(budget).
+  virtual std::size_t reserve(const ScratchSize& size) = 0;
+  virtual std::size_t scratch_bytes(const ScratchSize& size) const = 0;
+  /// The curves that rope() refers to by their place here; copied. Call it after reserve().
+  virtual void set_curves(std::span<const RopeParams> curves) = 0;
+  /// What rope(), store_kv() and attention() refer to until the next call. Borrowed: the arrays stay as they
+  /// are until then.
+  virtual void begin_pass(const PassTables& tables) = 0;
 
   virtual void upload(const void* host, std::byte* device, std::size_t bytes) = 0;
   virtual void download(const std::byte* device, void* host, std::size_t bytes) = 0;
@@ -132,18 +123,17 @@ class Ops {
   virtual void rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, float eps) = 0;
   /// All products of one input; the input is quantized once per activation format.
   virtual void matmul(Rows x, std::span<const Product> products) = 0;
+  // Row i of these three is row first_row + i of the pass.
   /// Rotates every head of every row in place; rows are [n_heads * head_dim].
-  virtual void rope(Rows x, std::uint32_t head_dim, const RopeParams& params,
-                    std::span<const RowPosition> rows) = 0;
+  virtual void rope(Rows x, std::uint32_t head_dim, std::uint32_t curve, std::uint32_t first_row) = 0;
   /// Writes each row's K and V [n_kv_heads * head_dim] to its position as f16.
-  virtual void store_kv(Rows k, Rows v, const KvShape& shape, std::uint32_t layer,
-                        std::span<const RowPosition> rows) = 0;
-  /// Causal attention of each row over positions [0, row.position] of its sequence, grouped queries (n_heads
-  /// a multiple of n_kv_heads): q [n_heads * k_head_dim] -> out [n_heads * v_head_dim]. Keys are processed in
+  virtual void store_kv(Rows k, Rows v, const KvView& view, std::uint32_t first_row) = 0;
+  /// Causal attention of each row over positions [0, its own] of its sequence, grouped queries (n_heads a
+  /// multiple of n_kv_heads): q [n_heads * k_head_dim] -> out [n_heads * v_head_dim]. Keys are processed in
   /// fixed segments of positions whose partial results are merged in order (FlashDecoding's scheme, Dao et
-  /// al. 2023).
-  virtual void attention(Rows q, const KvShape& shape, std::uint32_t layer, const AttentionParams& params,
-                         std::span<const RowPosition> rows, Rows out) = 0;
+  /// al. 2023). With a window, pages that lie wholly before it are not read.
+  virtual void attention(Rows q, const KvView& view, const AttentionParams& params, std::uint32_t first_row,
+                         Rows out) = 0;
   /// out = silu(gate) * up. out may be gate.
   virtual void swiglu(Rows gate, Rows up, Rows out) = 0;
   /// y += x.

@@ -72,6 +72,10 @@ std::uint32_t widest_input(const HyperParams& params) {
   return std::max({params.n_embd, params.n_heads * params.v_head_dim, params.n_ff, params.n_ff_expert});
 }
 
+kernels::ScratchSize scratch_size(const HyperParams& params, std::uint32_t n_rows) {
+  return {n_rows, widest_input(params), params.n_ff_expert, params.rope.n_rot};
+}
+
 /// A weight without its data.
 Weight shape_of(const gguf::TensorInfo& tensor) {
   return {nullptr, tensor.type, static_cast<std::uint32_t>(tensor.dims[0]),
@@ -121,16 +125,15 @@ class FetchGuard {
 std::uint64_t Forward::scratch_bytes(const HyperParams& params, const kernels::Ops& ops,
                                      std::uint32_t n_rows) {
   const BufferPlan plan = plan_buffers(params, n_rows);
-  return plan.device_bytes() + plan.host +
-         ops.scratch_bytes(n_rows, widest_input(params), params.n_ff_expert);
+  return plan.device_bytes() + plan.host + ops.scratch_bytes(scratch_size(params, n_rows));
 }
 
 Forward::Forward(const HyperParams& params, const ModelTensors& tensors, const residency::UnitMap& units,
-                 kernels::Ops& ops, const residency::WeightStore& store, const Streams& streams,
-                 std::uint32_t max_rows, bool looks_ahead)
+                 const KvLayout& kv, kernels::Ops& ops, const residency::WeightStore& store,
+                 const Streams& streams, std::uint32_t max_rows, bool looks_ahead)
     : params_(params),
-      rope_(params.rope),
       units_(units),
+      kv_(kv),
       ops_(ops),
       cache_(streams.cache),
       blocks_(streams.blocks),
@@ -149,7 +152,6 @@ Forward::Forward(const HyperParams& params, const ModelTensors& tensors, const r
       embeddings_ == nullptr ? make_weight(tensors.token_embd, store) : shape_of(*tensors.token_embd);
   output_ = make_weight(tensors.output, store);
   output_norm_ = make_vector(tensors.output_norm, store);
-  rope_.freq_factors = make_vector(tensors.rope_freqs, store);
   for (const gguf::TensorInfo* tensor : tensors.pinned()) {
     if (tensor != tensors.token_embd && tensor != tensors.output) always_bytes_ += tensor->size_bytes;
   }
@@ -157,6 +159,9 @@ Forward::Forward(const HyperParams& params, const ModelTensors& tensors, const r
     token_expert_bytes_ += layer.weight_bytes * params.n_experts_used;
   bind_layers(tensors, store);
   carve_buffers(max_rows);
+  kernels::RopeParams curve = params.rope;
+  curve.freq_factors = make_vector(tensors.rope_freqs, store);
+  ops.set_curves({&curve, 1});
 }
 
 void Forward::bind_layers(const ModelTensors& tensors, const residency::WeightStore& store) {
@@ -203,7 +208,7 @@ void Forward::carve_routing(float* next, std::uint32_t max_rows) {
 
 void Forward::carve_buffers(std::uint32_t max_rows) {
   const BufferPlan plan = plan_buffers(params_, max_rows);
-  ops_.reserve(max_rows, widest_input(params_), params_.n_ff_expert);
+  ops_.reserve(scratch_size(params_, max_rows));
   auto* stream = reinterpret_cast<float*>(ops_.allocate(plan.stream * sizeof(float)));
   auto* area = reinterpret_cast<float*>(ops_.allocate(plan.area * sizeof(float)));
   x_ = carve(stream, max_rows, params_.n_embd);
@@ -293,17 +298,18 @@ void Forward::multiply(Rows x, std::span<const Target> targets) {
 
 void Forward::run(const PassRows& rows, const std::atomic<bool>* cancel, LogitsReceiver receiver) {
   const auto n_rows = static_cast<std::uint32_t>(rows.tokens.size());
-  SLUICE_CHECK(n_rows >= 1 && n_rows <= x_.n_rows && rows.positions.size() == n_rows);
+  SLUICE_CHECK(n_rows >= 1 && n_rows <= x_.n_rows && rows.tables.positions.size() == n_rows);
   check_cancel(cancel);
   n_tokens_done_ += n_rows;
   weight_bytes_ += always_bytes_ + n_rows * token_embd_.row_bytes;
   if (!rows.logits_rows.empty()) weight_bytes_ += output_.row_bytes * output_.n_out;
   if (blocks_ != nullptr) blocks_->begin_pass();
+  ops_.begin_pass(rows.tables);
   embed(rows.tokens);
   for (std::uint32_t layer_idx = 0; layer_idx < params_.n_layers; ++layer_idx) {
     check_cancel(cancel);
     if (layer_hook_) layer_hook_(layer_idx);
-    attention(layer_idx, rows);
+    attention(layer_idx, n_rows);
     ops_.rms_norm(x_.first(n_rows), layers_[layer_idx].ffn_norm, params_.norm_eps, h_.first(n_rows));
     if (params_.is_moe()) {
       experts(layer_idx, n_rows, cancel);
@@ -314,8 +320,7 @@ void Forward::run(const PassRows& rows, const std::atomic<bool>* cancel, LogitsR
   output(rows, receiver);
 }
 
-void Forward::attention(std::uint32_t layer_idx, const PassRows& rows) {
-  const auto n_rows = static_cast<std::uint32_t>(rows.tokens.size());
+void Forward::attention(std::uint32_t layer_idx, std::uint32_t n_rows) {
   const LayerWeights& layer = layers_[layer_idx];
   const Rows x = x_.first(n_rows), h = h_.first(n_rows);
   const Rows q = q_.first(n_rows), k = k_.first(n_rows), v = v_.first(n_rows), a = a_.first(n_rows);
@@ -328,10 +333,11 @@ void Forward::attention(std::uint32_t layer_idx, const PassRows& rows) {
     ops_.rms_norm_heads(q, params_.k_head_dim, layer.q_norm, params_.norm_eps);
     ops_.rms_norm_heads(k, params_.k_head_dim, layer.k_norm, params_.norm_eps);
   }
-  ops_.rope(q, params_.k_head_dim, rope_, rows.positions);
-  ops_.rope(k, params_.k_head_dim, rope_, rows.positions);
-  const kernels::KvShape shape = params_.kv_shape();
-  ops_.store_kv(k, v, shape, layer_idx, rows.positions);
+  constexpr std::uint32_t k_curve = 0;
+  ops_.rope(q, params_.k_head_dim, k_curve, 0);
+  ops_.rope(k, params_.k_head_dim, k_curve, 0);
+  const kernels::KvView& view = kv_.views[layer_idx];
+  ops_.store_kv(k, v, view, 0);
   kernels::AttentionParams attention_params;
   attention_params.n_heads = params_.n_heads;
   attention_params.scale = params_.attention_scale;
@@ -340,8 +346,7 @@ void Forward::attention(std::uint32_t layer_idx, const PassRows& rows) {
   constexpr std::uint32_t k_slice_rows = 128;
   for (std::uint32_t row = 0; row < n_rows; row += k_slice_rows) {
     const std::uint32_t n = std::min(k_slice_rows, n_rows - row);
-    ops_.attention(q.from(row).first(n), shape, layer_idx, attention_params, rows.positions.subspan(row, n),
-                   a.from(row).first(n));
+    ops_.attention(q.from(row).first(n), view, attention_params, row, a.from(row).first(n));
     if (busy_hook_) busy_hook_();
   }
   const std::array<Target, 1> out = {{{layer.attn_out, h, layer.attn_out_bias}}};

@@ -12,6 +12,7 @@
 #include "kernels/ops.hpp"
 #include "model/binding.hpp"
 #include "model/hyper_params.hpp"
+#include "model/kv_layout.hpp"
 #include "residency/dense_stream.hpp"
 #include "residency/row_gather.hpp"
 #include "residency/unit_cache.hpp"
@@ -22,8 +23,8 @@ namespace sluice::model {
 /// The rows of one pass over the layers: tokens of one or several sequences.
 struct PassRows {
   std::span<const std::int32_t> tokens;
-  std::span<const kernels::RowPosition> positions;  ///< Same length; rows of one sequence in rising order.
-  std::span<const std::uint32_t> logits_rows;       ///< Rows whose logits are wanted, rising.
+  kernels::PassTables tables;                  ///< Of as many rows.
+  std::span<const std::uint32_t> logits_rows;  ///< Rows whose logits are wanted, rising.
 };
 
 /// Receives the logits of logits_rows[index], valid during the call.
@@ -44,7 +45,7 @@ class Forward {
   /// rows. Throws Error(unsupported) for a weight type without a kernel, Error(budget) when memory is
   /// refused.
   Forward(const HyperParams& params, const ModelTensors& tensors, const residency::UnitMap& units,
-          kernels::Ops& ops, const residency::WeightStore& store, const Streams& streams,
+          const KvLayout& kv, kernels::Ops& ops, const residency::WeightStore& store, const Streams& streams,
           std::uint32_t max_rows, bool looks_ahead);
 
   /// Bytes the constructor allocates for passes of `n_rows` rows, activations and the table's own scratch.
@@ -107,7 +108,7 @@ class Forward {
   /// y = x * w^T (+ bias) for each target, all pinned or all streamed, in the stream's order.
   void multiply(kernels::Rows x, std::span<const Target> targets);
   void embed(std::span<const std::int32_t> tokens);
-  void attention(std::uint32_t layer_idx, const PassRows& rows);
+  void attention(std::uint32_t layer_idx, std::uint32_t n_rows);
   void dense_ffn(std::uint32_t layer_idx, std::uint32_t n_rows);
   void experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::atomic<bool>* cancel);
   void multiply_output(kernels::Rows h, kernels::Rows logits);
@@ -120,8 +121,8 @@ class Forward {
   void look_ahead(std::uint32_t layer_idx, std::uint32_t n_rows);
 
   const HyperParams& params_;
-  kernels::RopeParams rope_;
   const residency::UnitMap& units_;
+  const KvLayout& kv_;
   kernels::Ops& ops_;
   residency::UnitCache* cache_;
   residency::DenseStream* blocks_;

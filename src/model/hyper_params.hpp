@@ -36,7 +36,7 @@ struct HyperParams {
   std::uint32_t q_dim() const noexcept { return n_heads * k_head_dim; }
   std::uint32_t k_dim() const noexcept { return n_kv_heads * k_head_dim; }
   std::uint32_t v_dim() const noexcept { return n_kv_heads * v_head_dim; }
-  kernels::KvShape kv_shape() const noexcept { return {n_layers, n_kv_heads, k_head_dim, v_head_dim}; }
+  kernels::KvShape kv_shape() const noexcept { return {n_kv_heads, k_head_dim, v_head_dim}; }
 };
 
 // Limits on what a file may claim, far above any real model; they keep later arithmetic inside 32 and 64

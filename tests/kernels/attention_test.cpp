@@ -15,54 +15,83 @@ using test::k_half_ulp;
 using test::Matrix;
 using test::Table;
 
-constexpr std::uint32_t k_layer = 1;
+constexpr std::uint32_t k_max_rows = 64;
 
-/// A sequence with random keys and values in its pages; positions not yet written hold NaN.
-class Sequence {
+/// A row of a pass.
+struct Row {
+  std::uint32_t sequence, position;
+};
+
+/// Sequences with random keys and values in one region, their pages mixed, as the middle one of three layers;
+/// positions not yet written hold NaN.
+class Cache {
  public:
-  Sequence(Ops& ops, const KvShape& shape, std::uint32_t n_positions, std::uint32_t seed) : shape_(shape) {
+  Cache(Ops& ops, const KvShape& shape, std::uint32_t n_positions, const std::vector<std::uint32_t>& seeds)
+      : view_{shape, 0, shape.layer_bytes()} {
     const std::uint32_t n_pages = (n_positions + KvShape::page_tokens - 1) / KvShape::page_tokens;
-    for (std::uint32_t page = 0; page < n_pages; ++page) {
-      storage_.emplace_back(shape.page_bytes() / 2, std::uint16_t{0x7e00});
-      pages_.push_back(reinterpret_cast<std::byte*>(storage_.back().data()));
+    const auto n_sequences = static_cast<std::uint32_t>(seeds.size());
+    storage_.assign(n_pages * n_sequences * page_bytes() / 2, std::uint16_t{0x7e00});
+    for (std::uint32_t sequence = 0; sequence < n_sequences; ++sequence) {
+      for (std::uint32_t page = 0; page < n_pages; ++page)
+        pages_.push_back((n_pages - 1 - page) * n_sequences + sequence);
     }
-    const Matrix k = Matrix::random(n_positions, shape.n_kv_heads * shape.k_head_dim, seed);
-    const Matrix v = Matrix::random(n_positions, shape.n_kv_heads * shape.v_head_dim, seed + 1, 1.0f, 16);
-    std::vector<RowPosition> rows;
-    for (std::uint32_t position = 0; position < n_positions; ++position) rows.push_back(at(position));
-    ops.store_kv(k, v, shape, k_layer, rows);
+    for (std::uint32_t sequence = 0; sequence < n_sequences; ++sequence)
+      sequences_.push_back({{std::span(pages_).subspan(std::size_t{sequence} * n_pages, n_pages)}});
+    for (std::uint32_t sequence = 0; sequence < n_sequences; ++sequence) {
+      const std::uint32_t seed = seeds[sequence];
+      const Matrix k = Matrix::random(n_positions, shape.n_kv_heads * shape.k_head_dim, seed);
+      const Matrix v = Matrix::random(n_positions, shape.n_kv_heads * shape.v_head_dim, seed + 1, 1.0f, 16);
+      std::vector<Row> rows;
+      for (std::uint32_t position = 0; position < n_positions; ++position)
+        rows.push_back({sequence, position});
+      // In parts, because passes are limited.
+      for (std::uint32_t row = 0; row < n_positions; row += k_max_rows) {
+        const std::uint32_t n = std::min(k_max_rows, n_positions - row);
+        begin(ops, {rows.begin() + row, rows.begin() + row + n});
+        ops.store_kv(k.rows().from(row).first(n), v.rows().from(row).first(n), view_, 0);
+      }
+    }
   }
-  Sequence(Sequence&&) = default;
-  Sequence(const Sequence&) = delete;
 
-  RowPosition at(std::uint32_t position) const { return {pages_.data(), position}; }
-  double key(std::uint32_t position, std::uint32_t head, std::uint32_t i) const {
-    return value_at(position, 0, head, i, shape_.k_head_dim);
+  /// Starts a pass of these rows.
+  void begin(Ops& ops, const std::vector<Row>& rows) {
+    positions_.clear();
+    sequence_of_.clear();
+    for (const Row& row : rows) {
+      positions_.push_back(row.position);
+      sequence_of_.push_back(row.sequence);
+    }
+    region_ = {reinterpret_cast<std::byte*>(storage_.data()), page_bytes()};
+    ops.begin_pass({positions_, sequence_of_, sequences_, {&region_, 1}});
   }
-  double value(std::uint32_t position, std::uint32_t head, std::uint32_t i) const {
-    return value_at(position, shape_.k_bytes() / 2, head, i, shape_.v_head_dim);
+  const KvView& view() const { return view_; }
+  double key(const Row& row, std::uint32_t head, std::uint32_t i) const {
+    return value_at(row, 0, head, i, view_.shape.k_head_dim);
+  }
+  double value(const Row& row, std::uint32_t head, std::uint32_t i) const {
+    return value_at(row, view_.shape.k_bytes() / 2, head, i, view_.shape.v_head_dim);
   }
 
  private:
-  double value_at(std::uint32_t position, std::size_t part, std::uint32_t head, std::uint32_t i,
+  std::size_t page_bytes() const { return 3 * view_.shape.layer_bytes(); }
+  double value_at(const Row& row, std::size_t part, std::uint32_t head, std::uint32_t i,
                   std::uint32_t dim) const {
-    const auto& page = storage_[position / KvShape::page_tokens];
-    const std::size_t slot = position % KvShape::page_tokens;
-    const std::size_t row = head * std::size_t{KvShape::page_tokens} + slot;
-    return f16_to_f32(page[k_layer * shape_.layer_bytes() / 2 + part + row * dim + i]);
+    const std::size_t page = sequences_[row.sequence].pages[0][row.position / KvShape::page_tokens];
+    const std::size_t place = head * std::size_t{KvShape::page_tokens} + row.position % KvShape::page_tokens;
+    return f16_to_f32(storage_[(page * page_bytes() + view_.offset_bytes) / 2 + part + place * dim + i]);
   }
-  KvShape shape_;
-  std::vector<std::vector<std::uint16_t>> storage_;
-  std::vector<std::byte*> pages_;
+  KvView view_;
+  std::vector<std::uint16_t> storage_;
+  std::vector<std::uint32_t> pages_, positions_, sequence_of_;
+  std::vector<SequenceView> sequences_;
+  KvRegion region_;
 };
 
-KvShape kv_shape(std::uint32_t n_kv_heads, std::uint32_t k_dim, std::uint32_t v_dim) {
-  return {3, n_kv_heads, k_dim, v_dim};
-}
-
 /// Checks one output row against double arithmetic with a tolerance from the number of roundings.
-void expect_attention(const Sequence& sequence, const KvShape& shape, const AttentionParams& params,
-                      std::uint32_t position, const float* q, const float* out) {
+void expect_attention(const Cache& cache, const AttentionParams& params, const Row& row, const float* q,
+                      const float* out) {
+  const KvShape& shape = cache.view().shape;
+  const std::uint32_t position = row.position;
   const std::uint32_t group = params.n_heads / shape.n_kv_heads;
   const std::uint32_t begin =
       params.window > 0 && position + 1 > params.window ? position + 1 - params.window : 0;
@@ -73,7 +102,7 @@ void expect_attention(const Sequence& sequence, const KvShape& shape, const Atte
     for (std::uint32_t p = begin; p <= position; ++p) {
       double dot = 0, magnitude = 0;
       for (std::uint32_t i = 0; i < shape.k_head_dim; ++i) {
-        const double term = q[head * shape.k_head_dim + i] * sequence.key(p, kv, i);
+        const double term = q[head * shape.k_head_dim + i] * cache.key({row.sequence, p}, kv, i);
         dot += term;
         magnitude += std::abs(term);
       }
@@ -95,7 +124,7 @@ void expect_attention(const Sequence& sequence, const KvShape& shape, const Atte
     for (std::uint32_t i = 0; i < shape.v_head_dim; ++i) {
       double expected = 0, magnitude = 0;
       for (std::uint32_t p = begin; p <= position; ++p) {
-        const double term = scores[p - begin] / sum * sequence.value(p, kv, i);
+        const double term = scores[p - begin] / sum * cache.value({row.sequence, p}, kv, i);
         expected += term;
         magnitude += std::abs(term);
       }
@@ -113,19 +142,19 @@ struct Case {
 
 void check_case(platform::Isa isa, const Case& c, const std::vector<std::uint32_t>& positions) {
   const Table table(isa, 2);
-  table->reserve(64, 256, 0);
-  const KvShape shape = kv_shape(c.n_kv_heads, c.k_dim, c.v_dim);
-  const Sequence sequence(*table.ops, shape, positions.back() + 1, 77);
+  table->reserve({k_max_rows, 256, 0});
+  Cache cache(*table.ops, {c.n_kv_heads, c.k_dim, c.v_dim}, positions.back() + 1, {77});
   const AttentionParams params{c.n_heads, 1.0f / std::sqrt(static_cast<float>(c.k_dim)), c.softcap, c.window};
-  std::vector<RowPosition> rows;
-  for (const auto position : positions) rows.push_back(sequence.at(position));
+  std::vector<Row> rows;
+  for (const auto position : positions) rows.push_back({0, position});
   const auto n_rows = static_cast<std::uint32_t>(rows.size());
   const Matrix q = Matrix::random(n_rows, c.n_heads * c.k_dim, 3, 2.0f, 16);
   const Matrix out(n_rows, c.n_heads * c.v_dim, 16);
-  table->attention(q, shape, k_layer, params, rows, out);
+  cache.begin(*table.ops, rows);
+  table->attention(q, cache.view(), params, 0, out);
   EXPECT_TRUE(out.margins_untouched());
   for (std::uint32_t row = 0; row < n_rows; ++row) {
-    expect_attention(sequence, shape, params, positions[row], q.at(row), out.at(row));
+    expect_attention(cache, params, rows[row], q.at(row), out.at(row));
   }
 }
 
@@ -161,13 +190,12 @@ TEST(Attention, CapsScoresSoftly) {
 
 TEST(Attention, SurvivesScoresOfAnySize) {
   const Table table(platform::choose_isa());
-  table->reserve(4, 64, 0);
-  const KvShape shape = kv_shape(1, 16, 16);
-  const Sequence sequence(*table.ops, shape, 300, 5);
+  table->reserve({k_max_rows, 64, 0});
+  Cache cache(*table.ops, {1, 16, 16}, 300, {5});
+  cache.begin(*table.ops, {{0, 299}});
   for (const float scale : {0.0f, 1e-30f, 1e4f, 1e30f}) {
     const Matrix q = Matrix::random(1, 16, 1), out(1, 16);
-    const RowPosition row = sequence.at(299);
-    table->attention(q, shape, k_layer, {1, scale, 0, 0}, {&row, 1}, out);
+    table->attention(q, cache.view(), {1, scale, 0, 0}, 0, out);
     for (std::uint32_t i = 0; i < 16; ++i) {
       EXPECT_TRUE(std::isfinite(out.at(0)[i]));
       EXPECT_LT(std::abs(out.at(0)[i]), 6.0f);
@@ -178,14 +206,13 @@ TEST(Attention, SurvivesScoresOfAnySize) {
 TEST(Attention, DoesNotHideNan) {
   for (const platform::Isa isa : platform::supported_isas()) {
     const Table table(isa);
-    table->reserve(4, 64, 0);
-    const KvShape shape = kv_shape(1, 16, 16);
-    const Sequence sequence(*table.ops, shape, 20, 5);
+    table->reserve({k_max_rows, 64, 0});
+    Cache cache(*table.ops, {1, 16, 16}, 20, {5});
+    cache.begin(*table.ops, {{0, 19}});
     for (const float softcap : {0.0f, 10.0f}) {
       const Matrix q = Matrix::random(1, 16, 1), out(1, 16);
       q.at(0)[3] = std::nanf("");
-      const RowPosition row = sequence.at(19);
-      table->attention(q, shape, k_layer, {1, 0.25f, softcap, 0}, {&row, 1}, out);
+      table->attention(q, cache.view(), {1, 0.25f, softcap, 0}, 0, out);
       EXPECT_TRUE(std::isnan(out.at(0)[0])) << platform::isa_name(isa);
     }
   }
@@ -193,51 +220,57 @@ TEST(Attention, DoesNotHideNan) {
 
 TEST(Attention, StoresKeysAndValuesRoundedToNearest) {
   const Table table(platform::choose_isa());
-  const KvShape shape = kv_shape(2, 24, 40);
+  table->reserve({1, 64, 0});
+  const KvShape shape{2, 24, 40};
+  // The third of three layers, in the second group, in page 2 of 3, which the sequence has as its second.
+  const KvView view{shape, 1, 2 * shape.layer_bytes()};
+  const std::size_t page_size = 3 * shape.layer_bytes() / 2;
   const Matrix k = Matrix::random(1, 48, 1), v = Matrix::random(1, 80, 2);
-  std::vector<std::uint16_t> page(shape.page_bytes() / 2, 0x1234);
-  std::byte* pages[2] = {nullptr, reinterpret_cast<std::byte*>(page.data())};
-  const RowPosition row{pages, 64 + 63};
-  table->store_kv(k, v, shape, 2, {&row, 1});
-  std::vector<std::uint16_t> expected(page.size(), 0x1234);
-  const std::size_t k_at = 2 * shape.layer_bytes() / 2, v_at = k_at + shape.k_bytes() / 2;
+  std::vector<std::uint16_t> memory(3 * page_size, 0x1234);
+  const KvRegion regions[2] = {{}, {reinterpret_cast<std::byte*>(memory.data()), page_size * 2}};
+  const std::uint32_t pages[2] = {0, 2}, position = 64 + 63, sequence_of = 0;
+  const SequenceView sequence{{std::span<const std::uint32_t>(), pages}};
+  table->begin_pass({{&position, 1}, {&sequence_of, 1}, {&sequence, 1}, regions});
+  table->store_kv(k, v, view, 0);
+  std::vector<std::uint16_t> expected(memory.size(), 0x1234);
+  const std::size_t k_at = 2 * page_size + 2 * shape.layer_bytes() / 2, v_at = k_at + shape.k_bytes() / 2;
   for (std::size_t head = 0; head < 2; ++head) {
     for (std::size_t i = 0; i < 24; ++i)
       expected[k_at + (head * 64 + 63) * 24 + i] = f32_to_f16(k.at(0)[head * 24 + i]);
     for (std::size_t i = 0; i < 40; ++i)
       expected[v_at + (head * 64 + 63) * 40 + i] = f32_to_f16(v.at(0)[head * 40 + i]);
   }
-  EXPECT_EQ(page, expected);
+  EXPECT_EQ(memory, expected);
 }
 
 /// One sequence read by a prefill-like batch and rows of other sequences; every row must have the bits it has
 /// alone.
 void check_independence(platform::Isa isa, const AttentionParams& params, std::uint32_t v_dim,
                         std::uint32_t n_positions, const std::vector<std::uint32_t>& positions) {
-  const KvShape shape = kv_shape(2, 64, v_dim);
   const Table one(isa, 1);
-  one->reserve(128, 256, 0);
-  const Sequence a(*one.ops, shape, n_positions, 10), b(*one.ops, shape, n_positions, 20);
-  std::vector<RowPosition> rows;
-  for (const auto position : positions) rows.push_back(a.at(position));
-  rows.push_back(b.at(n_positions - 1));
-  rows.push_back(b.at(n_positions / 2));
-  rows.push_back(a.at(n_positions / 3));
+  one->reserve({k_max_rows, 256, 0});
+  Cache cache(*one.ops, {2, 64, v_dim}, n_positions, {10, 20});
+  std::vector<Row> rows;
+  for (const auto position : positions) rows.push_back({0, position});
+  rows.push_back({1, n_positions - 1});
+  rows.push_back({1, n_positions / 2});
+  rows.push_back({0, n_positions / 3});
   const auto n_rows = static_cast<std::uint32_t>(rows.size());
   const Matrix q = Matrix::random(n_rows, params.n_heads * 64, 30, 1.5f);
   const Matrix expected(n_rows, params.n_heads * v_dim);
   for (std::uint32_t row = 0; row < n_rows; ++row) {
-    one->attention(q.rows().from(row).first(1), shape, k_layer, params, std::span(rows).subspan(row, 1),
-                   expected.rows().from(row).first(1));
+    cache.begin(*one.ops, {rows[row]});
+    one->attention(q.rows().from(row).first(1), cache.view(), params, 0, expected.rows().from(row).first(1));
   }
   for (const int n_threads : {1, 2, 4}) {
     const Table table(isa, n_threads);
-    table->reserve(128, 256, 0);
+    table->reserve({k_max_rows, 256, 0});
     const Matrix together(n_rows, params.n_heads * v_dim), alone(n_rows, params.n_heads * v_dim);
-    table->attention(q, shape, k_layer, params, rows, together);
+    cache.begin(*table.ops, rows);
+    table->attention(q, cache.view(), params, 0, together);
     EXPECT_TRUE(together.same_bits(expected)) << n_threads << " threads, all rows";
     for (std::uint32_t row = 0; row < n_rows; row += 13) {
-      table->attention(q.rows().from(row).first(1), shape, k_layer, params, std::span(rows).subspan(row, 1),
+      table->attention(q.rows().from(row).first(1), cache.view(), params, row,
                        alone.rows().from(row).first(1));
       EXPECT_EQ(std::memcmp(alone.at(row), expected.at(row), params.n_heads * v_dim * sizeof(float)), 0)
           << n_threads << " threads, row " << row << " alone";

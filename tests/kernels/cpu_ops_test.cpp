@@ -84,7 +84,7 @@ TEST(CpuOps, MatmulMatchesDoubleOnEveryIsaAndType) {
       const std::uint32_t n_in = 512, n_out = 70;
       const RandomWeight w(type, n_in, n_out, 1);
       const Table table(isa);
-      table->reserve(16, n_in, 0);
+      table->reserve({16, n_in, 0});
       const Matrix x = Matrix::random(5, n_in, 2);
       const Matrix y(5, n_out, 10);
       const Product product{w, y, nullptr};
@@ -106,7 +106,7 @@ TEST(CpuOps, MatmulGroupsOfMixedTypesEqualSingleProducts) {
   const std::uint32_t n_in = 256;
   for (const std::uint32_t margin : {0u, 3u}) {  // A stride of 259 floats cannot be used in place.
     const Table table(platform::choose_isa(), 2);
-    table->reserve(700, n_in, 0);
+    table->reserve({700, n_in, 0});
     const Matrix x = Matrix::random(700, n_in, 3, 1.0f, margin);
     const Matrix bias = Matrix::random(1, 40, 4);
     std::vector<RandomWeight> weights;
@@ -137,7 +137,7 @@ TEST(CpuOps, MatmulGroupsOfMixedTypesEqualSingleProducts) {
 TEST(CpuOps, MatmulTakesAnyWidthOfFloats) {
   const Table table(platform::choose_isa());
   for (const std::uint32_t n_in : {1u, 7u, 33u, 100u}) {
-    table->reserve(3, n_in, 0);
+    table->reserve({3, n_in, 0});
     const RandomWeight w(TensorType::f32, n_in, 5, 1);
     const Matrix x = Matrix::random(3, n_in, 2), y(3, 5);
     const Product product{w, y, nullptr};
@@ -153,7 +153,7 @@ TEST(CpuOps, MatmulTakesAnyWidthOfFloats) {
 
 TEST(CpuOps, MatmulRefusesIntegerWeights) {
   const Table table(platform::choose_isa());
-  table->reserve(1, 64, 0);
+  table->reserve({1, 64, 0});
   std::int32_t numbers[64] = {};
   const Matrix x(1, 64), y(1, 1);
   const Product product{
@@ -295,7 +295,7 @@ TEST(CpuOps, ExpertsMatchDouble) {
   const Experts experts(6, n_rows);
   for (const platform::Isa isa : platform::supported_isas()) {
     const Table table(isa, 2);
-    table->reserve(n_rows, Experts::n_embd, Experts::n_ff);
+    table->reserve({n_rows, Experts::n_embd, Experts::n_ff});
     const Matrix x = Matrix::random(n_rows, Experts::n_embd, 1, 1.0f, 16);
     const Matrix out(n_rows * Experts::n_used, Experts::n_embd, 16);
     table->begin_experts(x);
@@ -342,7 +342,7 @@ TEST(CpuOps, ExpertBitsDoNotDependOnGroupingOrderRowsOrThreads) {
   const Matrix expected(n_rows * Experts::n_used, Experts::n_embd);
   {
     const Table table(platform::choose_isa());
-    table->reserve(n_rows, Experts::n_embd, Experts::n_ff);
+    table->reserve({n_rows, Experts::n_embd, Experts::n_ff});
     table->begin_experts(x);
     for (std::uint32_t e = 0; e < 7; ++e) {  // Row by row.
       for (std::size_t i = 0; i < experts.in[e].size(); ++i) {
@@ -355,7 +355,7 @@ TEST(CpuOps, ExpertBitsDoNotDependOnGroupingOrderRowsOrThreads) {
   }
   for (const int n_threads : {1, 2, 4}) {
     const Table table(platform::choose_isa(), n_threads);
-    table->reserve(n_rows, Experts::n_embd, Experts::n_ff);
+    table->reserve({n_rows, Experts::n_embd, Experts::n_ff});
     const Matrix all(n_rows * Experts::n_used, Experts::n_embd),
         turned(n_rows * Experts::n_used, Experts::n_embd);
     auto calls = experts.calls();
@@ -377,7 +377,7 @@ TEST(CpuOps, ExpertBitsDoNotDependOnGroupingOrderRowsOrThreads) {
 TEST(CpuOps, ExpertsTakeMoreCallsThanOneWaveHolds) {
   const Experts experts(1, 1);
   const Table table(platform::choose_isa(), 2);
-  table->reserve(2, Experts::n_embd, Experts::n_ff);
+  table->reserve({2, Experts::n_embd, Experts::n_ff});
   const Matrix x = Matrix::random(2, Experts::n_embd, 1), out(600, Experts::n_embd);
   std::vector<std::uint32_t> in_rows(600), out_rows(600);
   for (std::uint32_t i = 0; i < 600; ++i) {
@@ -433,11 +433,11 @@ TEST(CpuOps, BitsDoNotDependOnBatchOrThreads) {
       const Matrix input = Matrix::random(n_rows, n, 3);
       const RandomWeight w(type, n, n, 1), f(TensorType::f32, n, 100, 2);
       const Table one(isa);
-      one->reserve(n_rows, n, 0);
+      one->reserve({n_rows, n, 0});
       const Matrix expected = run_all(*one.ops, input, w, f, 0, n_rows);
       for (const int n_threads : {1, 2, 4}) {
         const Table table(isa, n_threads);
-        table->reserve(n_rows, n, 0);
+        table->reserve({n_rows, n, 0});
         EXPECT_TRUE(run_all(*table.ops, input, w, f, 0, n_rows).same_bits(expected)) << n_threads;
         for (const std::uint32_t row : {0u, 1u, 31u, 63u}) {
           const Matrix alone = run_all(*table.ops, input, w, f, row, 1);
@@ -467,7 +467,9 @@ TEST(CpuOps, AllocatesAlignedZeroedMemory) {
 TEST(CpuOps, RefusesWhatTheSystemCannotGive) {
   const Table table(platform::choose_isa());
   for (const auto& attempt : {+[](Ops& ops) { ops.allocate(std::size_t{1} << 62); },
-                              +[](Ops& ops) { ops.reserve(0xffff'ffff, 0xffff'ff00, 1); }}) {
+                              +[](Ops& ops) {
+                                ops.reserve({0xffff'ffff, 0xffff'ff00, 1});
+                              }}) {
     try {
       attempt(*table.ops);
       FAIL() << "no error";
@@ -482,8 +484,8 @@ TEST(CpuOps, ReserveTakesWhatScratchBytesTold) {
     const Table table(platform::choose_isa(), n_threads);
     for (const std::uint32_t rows : {1u, 17u, 512u, 2000u}) {
       for (const std::uint32_t hidden : {0u, 768u}) {
-        const std::size_t told = table->scratch_bytes(rows, 2048, hidden);
-        EXPECT_EQ(table->reserve(rows, 2048, hidden), told);
+        const std::size_t told = table->scratch_bytes({rows, 2048, hidden});
+        EXPECT_EQ(table->reserve({rows, 2048, hidden}), told);
         EXPECT_EQ(told % 4096, 0u);
       }
     }
@@ -493,23 +495,26 @@ TEST(CpuOps, ReserveTakesWhatScratchBytesTold) {
 TEST(CpuOps, NothingAllocatesAfterReserve) {
   const std::uint32_t n = 512, n_rows = 20;
   const Table table(platform::choose_isa(), 2);
-  table->reserve(n_rows, n, Experts::n_ff);
+  table->reserve({n_rows, n, Experts::n_ff, 64});
   const Experts experts(5, n_rows);
   const auto calls = experts.calls();
   const RandomWeight w(TensorType::q4_k, n, n, 1), embedding(TensorType::q8_0, n, 10, 2);
   const Matrix x = Matrix::random(n_rows, n, 1), y(n_rows, n), logits = Matrix::random(n_rows, 64, 2);
   const Matrix expert_x = Matrix::random(n_rows, Experts::n_embd, 3);
   const Matrix out(n_rows * Experts::n_used, Experts::n_embd), sum(n_rows, Experts::n_embd);
-  const KvShape shape{1, 2, 64, 64};
-  std::vector<std::byte> page(shape.page_bytes());
-  std::byte* pages[1] = {page.data()};
-  std::vector<RowPosition> rows;
+  const KvView view{{2, 64, 64}, 0, 0};
+  std::vector<std::byte> page(view.shape.layer_bytes());
+  const KvRegion region{page.data(), page.size()};
+  const std::uint32_t pages[1] = {0};
+  const SequenceView sequence{{pages}};
+  std::vector<std::uint32_t> positions, sequence_of(n_rows, 0);
   std::vector<std::int32_t> ids(n_rows, 3);
-  for (std::uint32_t row = 0; row < n_rows; ++row) rows.push_back({pages, row});
+  for (std::uint32_t row = 0; row < n_rows; ++row) positions.push_back(row);
   std::vector<std::uint16_t> chosen(n_rows * Experts::n_used);
   std::vector<float> weights(n_rows * Experts::n_used);
   RopeParams rope;
   rope.n_rot = 64;
+  table->set_curves({&rope, 1});
   const Product products[2] = {{w, y, nullptr}, {w, y, nullptr}};
   const Rows k{x.at(0), n_rows, 128, n}, v{y.at(0), n_rows, 128, n};
 
@@ -518,9 +523,10 @@ TEST(CpuOps, NothingAllocatesAfterReserve) {
   table->rms_norm(x, nullptr, 1e-5f, y);
   table->rms_norm_heads(y, 64, nullptr, 1e-5f);
   table->matmul(x, products);
-  table->rope(x, 64, rope, rows);
-  table->store_kv(k, v, shape, 0, rows);
-  table->attention(x, shape, 0, {8, 0.125f, 0, 0}, rows, y);
+  table->begin_pass({positions, sequence_of, {&sequence, 1}, {&region, 1}});
+  table->rope(x, 64, 0, 0);
+  table->store_kv(k, v, view, 0);
+  table->attention(x, view, {8, 0.125f, 0, 0}, 0, y);
   table->swiglu(x, y, y);
   table->add(x, y);
   table->route(logits, {Experts::n_used}, chosen.data(), weights.data());
@@ -532,7 +538,7 @@ TEST(CpuOps, NothingAllocatesAfterReserve) {
 
 TEST(CpuOps, EmptyStepsDoNothing) {
   const Table table(platform::choose_isa(), 2);
-  table->reserve(4, 256, 256);
+  table->reserve({4, 256, 256});
   const Matrix x(0, 256), y(0, 256);
   const RandomWeight w(TensorType::q4_k, 256, 256, 1);
   const Product product{w, y, nullptr};
@@ -540,7 +546,8 @@ TEST(CpuOps, EmptyStepsDoNothing) {
   table->rms_norm(x, nullptr, 1e-5f, y);
   table->matmul(x, {&product, 1});
   table->matmul(x, {});
-  table->attention(x, {1, 4, 64, 64}, 0, {4, 0.125f, 0, 0}, {}, y);
+  table->begin_pass({});
+  table->attention(x, {{4, 64, 64}, 0, 0}, {4, 0.125f, 0, 0}, 0, y);
   table->begin_experts(x);
   table->run_experts({}, y);
   const ExpertCall call{w, w, w, {}, {}};

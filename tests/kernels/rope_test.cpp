@@ -38,16 +38,23 @@ Turn expected_turn(const RopeParams& params, std::uint32_t pair, std::uint32_t p
           params.attn_factor * (1 + 0.1 * std::log(1.0 / params.freq_scale))};
 }
 
+/// Rotates x by a curve, row i as at positions[i].
+void rotate(Ops& ops, const Matrix& x, std::uint32_t head_dim, const RopeParams& params,
+            const std::vector<std::uint32_t>& positions) {
+  const std::vector<std::uint32_t> sequence_of(positions.size(), 0);
+  ops.reserve({x.n_rows(), 64, 0, params.n_rot});
+  ops.set_curves({&params, 1});
+  ops.begin_pass({positions, sequence_of, {}, {}});
+  ops.rope(x, head_dim, 0, 0);
+}
+
 void expect_rotated(const RopeParams& params, std::uint32_t head_dim, platform::Isa isa) {
   const std::vector<std::uint32_t> positions = {0, 1, 2, 63, 1000, 31'000, 131'071};
-  std::vector<RowPosition> rows;
-  for (const auto position : positions) rows.push_back({nullptr, position});
-  const auto n_rows = static_cast<std::uint32_t>(rows.size());
+  const auto n_rows = static_cast<std::uint32_t>(positions.size());
   const Matrix before = Matrix::random(n_rows, 3 * head_dim, 4, 1.0f, 16);
   const Matrix x = before.copy();
   const Table table(isa);
-  table->reserve(n_rows, 64, 0);
-  table->rope(x, head_dim, params, rows);
+  rotate(*table.ops, x, head_dim, params, positions);
   EXPECT_TRUE(x.margins_untouched());
   for (std::uint32_t row = 0; row < n_rows; ++row) {
     for (std::uint32_t head = 0; head < 3; ++head) {
@@ -124,55 +131,57 @@ TEST(Rope, YarnKeepsFastPairsAndInterpolatesSlowOnes) {
   EXPECT_NEAR(magnitude, 1 + 0.1 * std::log(4.0), 1e-7);
 }
 
-TEST(Rope, NoticesChangedPositionsParametersAndFactors) {
-  // The table keeps the sines of the last call; whatever changes must not meet the old ones.
-  const Table kept(platform::choose_isa());
-  kept->reserve(4, 64, 0);
+TEST(Rope, TwoCurvesAndAnyRowsOfAPassKeepTheirSines) {
+  const platform::Isa isa = platform::choose_isa();
   std::vector<float> factors(16, 1.0f);
-  RopeParams params;
-  params.n_rot = 32;
-  const auto compare = [&](const RopeParams& use, std::uint32_t position, std::uint32_t n_rows) {
-    const std::vector<RowPosition> rows(n_rows, {nullptr, position});
-    const Matrix a = Matrix::random(n_rows, 32, 8), b = a.copy();
-    kept->rope(a, 32, use, rows);
-    const Table fresh(platform::choose_isa());
-    fresh->reserve(4, 64, 0);
-    fresh->rope(b, 32, use, rows);
-    EXPECT_TRUE(a.same_bits(b));
-  };
-  compare(params, 5, 1);
-  compare(params, 5, 3);
-  compare(params, 6, 3);
-  params.base = 777.0f;
-  compare(params, 6, 3);
-  params.freq_factors = factors.data();
-  compare(params, 6, 3);
   factors[3] = 2.0f;
-  compare(params, 6, 3);
-  params.neox = true;
-  compare(params, 6, 3);
-  params.n_rot = 16;
-  compare(params, 6, 3);
+  RopeParams near, far;
+  near.n_rot = 32;
+  near.freq_factors = factors.data();
+  far.n_rot = 16;
+  far.base = 1e6f;
+  far.neox = true;
+  const RopeParams curves[] = {near, far};
+  const Table table(isa);
+  table->reserve({4, 64, 0, 48});
+  table->set_curves(curves);
+  factors.assign(16, 5.0f);  // They were copied.
+  for (const std::uint32_t start : {5u, 6u, 100u}) {
+    const std::vector<std::uint32_t> positions = {start, start + 1, 7, start}, sequence_of(4, 0);
+    table->begin_pass({positions, sequence_of, {}, {}});
+    for (const std::uint32_t curve : {0u, 1u, 0u, 1u}) {
+      for (std::uint32_t first = 0; first < 4; ++first) {
+        const Matrix x = Matrix::random(4 - first, 96, 8 + first), expected = x.copy();
+        table->rope(x, 32, curve, first);
+        const Table alone(isa);
+        RopeParams params = curves[curve];
+        std::vector<float> its_factors(16, 1.0f);
+        its_factors[3] = 2.0f;
+        if (curve == 0) params.freq_factors = its_factors.data();
+        rotate(*alone.ops, expected, 32, params, {positions.begin() + first, positions.end()});
+        EXPECT_TRUE(x.same_bits(expected)) << "curve " << curve << " from row " << first << " at " << start;
+      }
+    }
+  }
 }
 
 TEST(Rope, RowsDoNotInfluenceEachOtherOnAnyNumberOfThreads) {
   RopeParams params;
-  params.n_rot = 1024;  // More than the table holds per row, so that rows are taken in parts.
-  std::vector<RowPosition> rows;
-  for (std::uint32_t i = 0; i < 70; ++i) rows.push_back({nullptr, i * 31});
+  params.n_rot = 1024;
+  std::vector<std::uint32_t> positions;
+  for (std::uint32_t i = 0; i < 70; ++i) positions.push_back(i * 31);
   const Matrix input = Matrix::random(70, 2048, 5);
   const Matrix first = input.copy();
   for (const int n_threads : {1, 2, 4}) {
     const Table table(platform::choose_isa(), n_threads);
-    table->reserve(70, 64, 0);
-    const Matrix x = n_threads == 1 ? input.copy() : input.copy();
-    table->rope(x, 1024, params, rows);
+    const Matrix x = input.copy();
+    rotate(*table.ops, x, 1024, params, positions);
     if (n_threads == 1) std::memcpy(first.at(0), x.at(0), 70 * 2048 * sizeof(float));
     EXPECT_TRUE(x.same_bits(first)) << n_threads;
     for (std::uint32_t row = 0; row < 70; row += 23) {
       const Matrix one(1, 2048);
       std::copy_n(input.at(row), 2048, one.at(0));
-      table->rope(one, 1024, params, std::span(rows).subspan(row, 1));
+      rotate(*table.ops, one, 1024, params, {positions[row]});
       EXPECT_EQ(std::memcmp(one.at(0), first.at(row), 2048 * sizeof(float)), 0) << row;
     }
   }

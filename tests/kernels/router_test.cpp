@@ -29,7 +29,7 @@ struct Routed {
 Routed route(const std::vector<float>& logits, const RouterParams& params,
              platform::Isa isa = platform::Isa::scalar) {
   const Table table(isa);
-  table->reserve(4, 64, 0);
+  table->reserve({4, 64, 0});
   Matrix rows(1, static_cast<std::uint32_t>(logits.size()));
   std::copy(logits.begin(), logits.end(), rows.at(0));
   Routed result{std::vector<std::uint16_t>(params.n_used), std::vector<float>(params.n_used)};
@@ -152,7 +152,7 @@ TEST(Router, RowsDoNotInfluenceEachOtherOnAnyNumberOfThreads) {
   Routed first;
   for (const int n_threads : {1, 2, 4}) {
     const Table table(platform::choose_isa(), n_threads);
-    table->reserve(300, 64, 0);
+    table->reserve({300, 64, 0});
     Routed all{std::vector<std::uint16_t>(300 * 8), std::vector<float>(300 * 8)};
     table->route(logits, params, all.ids.data(), all.weights.data());
     if (n_threads == 1) first = all;

@@ -99,7 +99,9 @@ struct Model::Impl {
 
   // Rows of the pass being assembled; sized for the largest pass when the model is opened.
   std::vector<TokenId> pass_tokens;
-  std::vector<kernels::RowPosition> pass_positions;
+  std::vector<std::uint32_t> pass_positions;
+  std::vector<std::uint32_t> pass_sequence_of;  ///< Of each row: which of the next.
+  std::vector<kernels::SequenceView> pass_sequences;
   std::vector<std::uint32_t> pass_logits_rows;
   struct RowOrigin {
     std::size_t item, token;
@@ -156,7 +158,8 @@ struct Sequence::Impl {
   bool is_destroyed = false;     ///< By a callback; deleted when the call of that callback ends.
   std::uint32_t n_ctx = 0;
   std::uint32_t n_tokens = 0;
-  std::vector<std::byte*> pages;  ///< Reserved for the whole context: never moves while a pass refers to it.
+  std::vector<std::uint32_t>
+      pages;  ///< Reserved for the whole context: never moves while a pass refers to it.
 
   ~Impl();
   /// Makes pages for positions below `n`. The pool always has them: the plan reserved every sequence's

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.hpp"
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/log.hpp"
@@ -462,9 +463,11 @@ void Opener::use_heat() {
 void Opener::make_forward() {
   Model::Impl* const owner = impl_.get();
   const std::uint64_t n_pages = pages_for(owner->plan.n_ctx) * owner->plan.max_sequences;
-  owner->kv = std::make_unique<KvPool>(*owner->ops, parts().params.kv_shape(), n_pages);
+  SLUICE_CHECK(parts().kv.groups.size() == 1 && n_pages <= UINT32_MAX);
+  owner->kv = std::make_unique<KvPool>(*owner->ops, parts().kv.groups[0].page_bytes,
+                                       static_cast<std::uint32_t>(n_pages));
   owner->forward = std::make_unique<model::Forward>(
-      parts().params, parts().tensors, parts().units, *owner->ops, *owner->store,
+      parts().params, parts().tensors, parts().units, parts().kv, *owner->ops, *owner->store,
       model::Forward::Streams{owner->cache.get(), owner->blocks.get(), owner->embeddings.get()},
       owner->plan.prefill_chunk, options_.look_ahead);
   owner->forward->set_layer_hook([owner](std::uint32_t layer_idx) { owner->before_layer(layer_idx); });
@@ -479,6 +482,8 @@ void Opener::reserve_rows() {
   const std::uint32_t n_rows = impl_->plan.prefill_chunk;
   impl_->pass_tokens.reserve(n_rows);
   impl_->pass_positions.reserve(n_rows);
+  impl_->pass_sequence_of.reserve(n_rows);
+  impl_->pass_sequences.reserve(std::min(n_rows, impl_->plan.max_sequences));
   impl_->pass_logits_rows.reserve(n_rows);
   impl_->pass_origins.reserve(n_rows);
   if (options_.on_routing && parts().params.is_moe()) {

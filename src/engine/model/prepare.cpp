@@ -95,6 +95,8 @@ std::unique_ptr<Prepared> prepare(Header header, const OpenOptions& options, boo
   model::HyperParams& params = prepared->params;
   params = model::read_hyper_params(metadata);
   prepared->tensors = model::bind_tensors(prepared->file, params);
+  const std::vector<model::KvLayer> kv_layers(params.n_layers, {params.kv_shape(), 0});
+  prepared->kv = model::plan_kv(kv_layers);
   if (has_vocabulary(metadata)) {
     prepared->tokenizer = tokenizer::make_tokenizer(metadata, {options.pre_tokenizer});
     if (prepared->tokenizer->vocab_size() > params.n_vocab) {
@@ -187,7 +189,7 @@ residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& 
                         alignment_bytes](std::uint32_t n_rows) {
     return residency::RowGather::buffer_bytes(row_bytes, n_rows, alignment_bytes);
   };
-  facts.kv_page_bytes = prepared.params.kv_shape().page_bytes();
+  for (const model::KvGroup& group : prepared.kv.groups) facts.kv_page_bytes += group.page_bytes;
   facts.kv_page_tokens = kernels::KvShape::page_tokens;
   facts.bookkeeping_bytes = bookkeeping_bytes(prepared);
   facts.n_ctx_train = prepared.params.n_ctx_train;

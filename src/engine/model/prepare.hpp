@@ -11,6 +11,7 @@
 #include "kernels/ops.hpp"
 #include "model/binding.hpp"
 #include "model/hyper_params.hpp"
+#include "model/kv_layout.hpp"
 #include "residency/plan.hpp"
 #include "residency/unit_map.hpp"
 #include "sluice/options.hpp"
@@ -33,6 +34,7 @@ struct Prepared {
   gguf::ModelFile file;
   model::HyperParams params;
   model::ModelTensors tensors;
+  model::KvLayout kv;
   std::unique_ptr<tokenizer::Tokenizer> tokenizer;  ///< Null when the file has no vocabulary.
   std::string chat_template;
   std::vector<std::unique_ptr<storage::File>> shards;

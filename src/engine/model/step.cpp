@@ -53,9 +53,9 @@ Sequence::Impl::~Impl() {
 
 void Sequence::Impl::reserve_tokens(std::uint32_t n) {
   while (pages.size() < engine::pages_for(n)) {
-    std::byte* page = owner->kv->take();
-    SLUICE_CHECK(page != nullptr);
-    pages.push_back(page);
+    const auto page = owner->kv->take();
+    SLUICE_CHECK(page.has_value());
+    pages.push_back(*page);
   }
 }
 
@@ -117,6 +117,8 @@ std::size_t Model::Impl::add_rows(const StepItem& item, Sequence::Impl& sequence
   std::size_t n_guesses = 0;
   const std::uint32_t start = sequence.n_tokens;
   sequence.reserve_tokens(start + static_cast<std::uint32_t>(n));
+  const auto place = static_cast<std::uint32_t>(pass_sequences.size());
+  pass_sequences.push_back({{sequence.pages}});
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t token_idx = first + i;
     const bool wanted = item.logits == LogitsWanted::all ||
@@ -125,7 +127,8 @@ std::size_t Model::Impl::add_rows(const StepItem& item, Sequence::Impl& sequence
       pass_logits_rows.push_back(static_cast<std::uint32_t>(pass_tokens.size()));
       pass_origins.push_back({item_idx, token_idx});
     }
-    pass_positions.push_back({sequence.pages.data(), start + static_cast<std::uint32_t>(i)});
+    pass_positions.push_back(start + static_cast<std::uint32_t>(i));
+    pass_sequence_of.push_back(place);
     pass_tokens.push_back(item.tokens[token_idx]);
     if (token_idx + item.n_guesses >= item.tokens.size()) ++n_guesses;
   }
@@ -152,6 +155,8 @@ void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) 
   while (item_idx < items.size()) {
     pass_tokens.clear();
     pass_positions.clear();
+    pass_sequence_of.clear();
+    pass_sequences.clear();
     pass_logits_rows.clear();
     pass_origins.clear();
     std::size_t n_guesses = 0;
@@ -192,7 +197,10 @@ void Model::Impl::run_pass(const LogitsSink& sink, bool is_decode, std::size_t n
     sink_ns += base::now_ns() - before;
   };
   pass_routing.clear();
-  forward->run({pass_tokens, pass_positions, pass_logits_rows}, cancel, receive);
+  const kernels::KvRegion region = kv->region();
+  forward->run(
+      {pass_tokens, {pass_positions, pass_sequence_of, pass_sequences, {&region, 1}}, pass_logits_rows},
+      cancel, receive);
   const std::uint64_t elapsed = base::now_ns() - start - sink_ns;
   (is_decode ? n_decode_tokens : n_prefill_tokens) += pass_tokens.size() - n_guesses;
   if (is_decode) ++n_decode_passes;

@@ -50,7 +50,7 @@ WorkFacts work_facts(const Prepared& prepared) {
   add_experts(prepared, work);
   const gguf::TensorInfo& embedding = *prepared.tensors.token_embd;
   work.embedding_row_bytes = gguf::row_bytes(embedding.type, embedding.dims[0]);
-  work.kv_token_bytes = params.kv_shape().page_bytes() / kernels::KvShape::page_tokens;
+  work.kv_token_bytes = prepared.kv.token_bytes();
   work.kv_products =
       std::uint64_t{params.n_layers} * params.n_heads * (params.k_head_dim + params.v_head_dim);
   return work;

@@ -1,0 +1,37 @@
+#include "model/kv_layout.hpp"
+
+#include <algorithm>
+
+#include "base/error.hpp"
+
+namespace sluice::model {
+
+std::uint64_t KvLayout::token_bytes() const noexcept {
+  std::uint64_t bytes = 0;
+  for (const KvGroup& group : groups) bytes += group.page_bytes;
+  return bytes / kernels::KvShape::page_tokens;
+}
+
+KvLayout plan_kv(std::span<const KvLayer> layers) {
+  KvLayout layout;
+  for (const KvLayer& layer : layers) {
+    auto group = std::find_if(layout.groups.begin(), layout.groups.end(),
+                              [&](const KvGroup& known) { return known.window == layer.window; });
+    if (group == layout.groups.end()) {
+      if (layout.groups.size() == kernels::k_max_kv_groups) {
+        base::fail(ErrorCode::unsupported,
+                   "layer {} has an attention window of {} tokens, the {}th size in this model; at most {} "
+                   "different sizes are supported",
+                   layout.views.size(), layer.window, layout.groups.size() + 1, kernels::k_max_kv_groups);
+      }
+      group = layout.groups.insert(layout.groups.end(), {0, layer.window, 0});
+    }
+    layout.views.push_back(
+        {layer.shape, static_cast<std::uint32_t>(group - layout.groups.begin()), group->page_bytes});
+    group->page_bytes += layer.shape.layer_bytes();
+    ++group->n_layers;
+  }
+  return layout;
+}
+
+}  // namespace sluice::model

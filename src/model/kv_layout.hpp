@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/kv.hpp"
+
+namespace sluice::model {
+
+/// What one layer keeps in the KV cache.
+struct KvLayer {
+  kernels::KvShape shape;
+  std::uint32_t window = 0;  ///< It sees only so many of the last positions; 0: all.
+};
+
+/// Layers that see the same positions share pages. Those of a window need only the last pages of a sequence.
+struct KvGroup {
+  std::uint64_t page_bytes = 0;
+  std::uint32_t window = 0;  ///< 0: the group keeps all positions.
+  std::uint32_t n_layers = 0;
+};
+
+struct KvLayout {
+  std::vector<KvGroup> groups;
+  std::vector<kernels::KvView> views;  ///< Of each layer.
+  /// Bytes that one more token takes in all groups.
+  std::uint64_t token_bytes() const noexcept;
+};
+
+/// Divides the layers into groups, in the order in which their windows occur first; within a page, layers lie
+/// in their own order. Pure. Throws Error(unsupported) for more than kernels::k_max_kv_groups windows.
+KvLayout plan_kv(std::span<const KvLayer> layers);
+
+}  // namespace sluice::model
