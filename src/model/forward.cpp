@@ -443,6 +443,7 @@ void Forward::experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::
   ops_.begin_experts(h);
   const Rows out = expert_out_.first(n_rows * n_used);
   while (const std::size_t n = cache_->next(std::span(leases).first(batch))) {
+    cache_->require_all();
     check_cancel(cancel);
     for (std::size_t i = 0; i < n; ++i) {
       const std::uint32_t expert = leases[i].expert();
@@ -456,6 +457,7 @@ void Forward::experts(std::uint32_t layer_idx, std::uint32_t n_rows, const std::
     for (std::size_t i = 0; i < n; ++i) leases[i] = Lease();
     if (busy_hook_) busy_hook_();
   }
+  cache_->require_all();
   ops_.combine_experts(out, expert_weights_.data(), n_used, x_.first(n_rows));
 }
 

@@ -63,4 +63,34 @@ std::size_t LookAheadGate::allowance(std::span<const std::uint8_t> ranks, bool a
   return look_ahead_units({idle, unit_read_ns_}, std::span(chances).first(n_ranks));
 }
 
+void Guesses::set(std::uint32_t layer, std::span<const std::uint16_t> experts,
+                  std::optional<std::size_t> max_units) {
+  layer_ = layer;
+  max_units_ = max_units;
+  experts_.assign(experts.begin(), experts.end());
+}
+
+std::span<const MissingGuess> Guesses::choose(base::FunctionRef<bool(std::uint32_t expert)> is_cached,
+                                              bool after_reads) noexcept {
+  std::array<std::uint8_t, LookAheadGate::k_max_units> ranks;
+  std::size_t n = 0;
+  for (std::size_t rank = 0; rank < experts_.size() && n < ranks.size(); ++rank) {
+    if (is_cached(experts_[rank])) continue;
+    ranks[n] = static_cast<std::uint8_t>(std::min<std::size_t>(rank, UINT8_MAX));
+    missing_[n] = {experts_[rank], ranks[n]};
+    ++n;
+  }
+  n_missing_ = n;
+  const std::size_t allowed =
+      max_units_ ? *max_units_ : gate_.allowance(std::span(ranks).first(n), after_reads);
+  return std::span(missing_).first(std::min(n, allowed));
+}
+
+void Guesses::judge(std::uint32_t layer, base::FunctionRef<bool(std::uint32_t expert)> is_wanted) noexcept {
+  for (std::size_t i = 0; i < n_missing_ && layer_ == layer; ++i)
+    gate_.observe_guess(missing_[i].rank, is_wanted(missing_[i].expert));
+  n_missing_ = 0;
+  forget();
+}
+
 }  // namespace sluice::residency

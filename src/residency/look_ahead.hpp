@@ -3,7 +3,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <vector>
+
+#include "base/function_ref.hpp"
 
 namespace sluice::residency {
 
@@ -52,6 +56,39 @@ class LookAheadGate {
   std::array<IdleTimes, 2> idle_;  ///< After a layer that read nothing, and that read something.
   std::array<double, k_n_ranks> chances_{};
   double unit_read_ns_ = 0;
+};
+
+/// A guess that is in no slot, and its rank among the guesses.
+struct MissingGuess {
+  std::uint16_t expert = 0;
+  std::uint8_t rank = 0;
+};
+
+/// What a layer's router will probably want, and which of it to read ahead. Layers are indexes in the unit
+/// map's layers.
+class Guesses {
+ public:
+  void reserve(std::size_t n_experts) { experts_.reserve(n_experts); }
+  /// Best guess first. `max_units` stands in for what the gate allows.
+  void set(std::uint32_t layer, std::span<const std::uint16_t> experts, std::optional<std::size_t> max_units);
+  void forget() noexcept { experts_.clear(); }
+  std::uint32_t layer() const noexcept { return layer_; }
+  std::span<const std::uint16_t> experts() const noexcept { return experts_; }  ///< Empty once forgotten.
+  /// The guesses to read now, best first, after a layer that read something or nothing. Remembers all that
+  /// are not cached, up to what may be read at all. Valid until the next call.
+  std::span<const MissingGuess> choose(base::FunctionRef<bool(std::uint32_t expert)> is_cached,
+                                       bool after_reads) noexcept;
+  /// The router of a layer has spoken: teaches the gate, and forgets the guesses.
+  void judge(std::uint32_t layer, base::FunctionRef<bool(std::uint32_t expert)> is_wanted) noexcept;
+  LookAheadGate& gate() noexcept { return gate_; }
+
+ private:
+  LookAheadGate gate_;
+  std::uint32_t layer_ = 0;
+  std::vector<std::uint16_t> experts_;
+  std::optional<std::size_t> max_units_;
+  std::array<MissingGuess, LookAheadGate::k_max_units> missing_;  ///< For layer_.
+  std::size_t n_missing_ = 0;
 };
 
 }  // namespace sluice::residency

@@ -1,5 +1,7 @@
 #include "residency/zero_check.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -186,14 +188,18 @@ ZeroRule zero_rule(const gguf::TensorInfo& tensor) noexcept {
   }
 }
 
-void fail_zeros(std::string_view path, std::string_view tensor_name, std::uint64_t file_offset,
-                std::uint64_t bytes) {
-  base::fail(
-      ErrorCode::invalid_file,
+std::string zeros_message(std::string_view path, std::string_view tensor_name, std::uint64_t file_offset,
+                          std::uint64_t bytes) {
+  return fmt::format(
       "{}: tensor {}: bytes {} to {} of the file are all zero, which no trained weights are: the download "
       "reserved the space and never wrote it, or the file was damaged later. Download it again, and compare "
       "its checksum with the publisher's",
       path, gguf::printable(tensor_name), file_offset, file_offset + bytes);
+}
+
+void fail_zeros(std::string_view path, std::string_view tensor_name, std::uint64_t file_offset,
+                std::uint64_t bytes) {
+  throw Error(ErrorCode::invalid_file, zeros_message(path, tensor_name, file_offset, bytes));
 }
 
 void check_weights(const gguf::ModelFile& file, std::span<const std::unique_ptr<storage::File>> shards,

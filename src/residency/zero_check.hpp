@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -35,7 +36,10 @@ enum class ZeroRule {
 };
 ZeroRule zero_rule(const gguf::TensorInfo& tensor) noexcept;
 
-/// Throws Error(invalid_file) with tensor, offsets and cure.
+/// What to say of such zeros: tensor, offsets and cure.
+std::string zeros_message(std::string_view path, std::string_view tensor_name, std::uint64_t file_offset,
+                          std::uint64_t bytes);
+/// Throws it as Error(invalid_file).
 [[noreturn]] void fail_zeros(std::string_view path, std::string_view tensor_name, std::uint64_t file_offset,
                              std::uint64_t bytes);
 

@@ -216,5 +216,48 @@ TEST(LookAhead, IsWorthItsPriceOnSimulatedDrives) {
   }
 }
 
+TEST(Guesses, ChoosesWhatIsNotCachedBestFirstAndForgets) {
+  Guesses guesses;
+  const std::array<std::uint16_t, 5> experts = {7, 2, 9, 4, 1};
+  const auto is_cached = [](std::uint32_t expert) { return expert == 2; };
+  guesses.set(3, experts, 2);
+  EXPECT_EQ(guesses.layer(), 3u);
+  auto chosen = guesses.choose(is_cached, true);
+  ASSERT_EQ(chosen.size(), 2u);
+  EXPECT_EQ(chosen[0].expert, 7u);
+  EXPECT_EQ(chosen[0].rank, 0u);
+  EXPECT_EQ(chosen[1].expert, 9u);
+  EXPECT_EQ(chosen[1].rank, 2u);
+  guesses.set(3, experts, 9);
+  EXPECT_EQ(guesses.choose(is_cached, true).size(), 4u);
+  guesses.set(3, experts, std::nullopt);
+  EXPECT_TRUE(guesses.choose(is_cached, true).empty()) << "the gate knows no drive yet";
+  guesses.forget();
+  EXPECT_TRUE(guesses.experts().empty());
+  EXPECT_TRUE(guesses.choose(is_cached, true).empty());
+}
+
+TEST(Guesses, TheGateLearnsFromGuessesOfTheLayerThatWereNotCached) {
+  const std::array<std::uint16_t, 2> experts = {7, 2};
+  const auto is_cached = [](std::uint32_t expert) { return expert == 2; };
+  const std::array<std::uint8_t, 1> first = {0}, second = {1};
+  // Worth a read at a chance of 0.75, which is where all begin, and not at 0.
+  const auto allowed_after = [&](std::uint32_t judged_layer, std::span<const std::uint8_t> ranks) {
+    Guesses guesses;
+    guesses.gate().observe_read(1, 1000);
+    guesses.gate().observe_idle(1000, true);
+    for (int i = 0; i < 300; ++i) {
+      guesses.set(3, experts, 0);
+      EXPECT_TRUE(guesses.choose(is_cached, true).empty());
+      guesses.judge(judged_layer, [](std::uint32_t) { return false; });
+      EXPECT_TRUE(guesses.experts().empty());
+    }
+    return guesses.gate().allowance(ranks, true);
+  };
+  EXPECT_EQ(allowed_after(3, first), 0u);
+  EXPECT_EQ(allowed_after(3, second), 1u) << "it was cached: nothing was learnt";
+  EXPECT_EQ(allowed_after(4, first), 1u) << "another layer's router spoke";
+}
+
 }  // namespace
 }  // namespace sluice::residency

@@ -31,7 +31,8 @@ struct Bench {
   std::uint64_t loaded_bytes = 0;  ///< Requested before the cache was made.
 
   Bench(std::uint32_t slots_per_layer, std::uint32_t n_transit, CachePolicy policy = CachePolicy::lfru,
-        const storage::FaultPlan* faults = nullptr, std::uint64_t most_bytes = UINT64_MAX) {
+        const storage::FaultPlan* faults = nullptr, std::uint64_t most_bytes = UINT64_MAX,
+        base::TicketSource* device = nullptr) {
     const std::filesystem::path path = test::write_tiny_model(dir.path(), model);
     bytes = test::read_bytes(path);
     file = test::parse_bytes(bytes);
@@ -49,7 +50,7 @@ struct Bench {
     for (const LayerUnits& layer : map.layers)
       placement.transit_slot_bytes = std::max(placement.transit_slot_bytes, layer.slot_bytes);
     loaded_bytes = store->queue().statistics().requested_bytes;
-    cache = std::make_unique<UnitCache>(file, map, placement, policy, *store);
+    cache = std::make_unique<UnitCache>(file, map, placement, policy, *store, base::now_ns, device);
     cache->fill_slots([&](std::uint64_t part) {
       if (part > most_bytes) return false;
       most_bytes -= part;
@@ -81,9 +82,19 @@ struct Bench {
         leases[i] = Lease();
       }
     }
+    cache->require_all();
     EXPECT_EQ(seen, experts);
   }
 };
+
+/// All experts of all layers, by falling id.
+inline std::vector<UnitCache::Unit> all_units(const Bench& bench) {
+  std::vector<UnitCache::Unit> units;
+  for (std::uint32_t expert = bench.model.n_experts; expert-- > 0;) {
+    for (std::uint32_t layer = 0; layer < bench.map.layers.size(); ++layer) units.push_back({layer, expert});
+  }
+  return units;
+}
 
 inline void run_random_fetches(Bench& bench, std::uint32_t seed) {
   std::mt19937 random(seed);
