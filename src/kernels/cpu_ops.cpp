@@ -143,10 +143,30 @@ void CpuOps::swiglu(Rows gate, Rows up, Rows out) {
   });
 }
 
-void CpuOps::add(Rows x, Rows y) {
+void CpuOps::add(Rows x, float factor, Rows y) {
   check_same_shape(x, y);
-  for_rows(x.n_rows, k_stream_ns * x.n_cols,
-           [&](std::uint32_t row, int) { math_.add(row_of(x, row), row_of(y, row), x.n_cols); });
+  for_rows(x.n_rows, k_stream_ns * x.n_cols, [&](std::uint32_t row, int) {
+    if (factor == 1.0f) {
+      math_.add(row_of(x, row), row_of(y, row), x.n_cols);
+    } else {
+      math_.add_weighted(row_of(x, row), 0, &factor, 1, row_of(y, row), x.n_cols);
+    }
+  });
+}
+
+void CpuOps::add_gated(Rows x, Rows gate, float factor, Rows y) {
+  check_same_shape(x, y);
+  SLUICE_CHECK(gate.n_rows == x.n_rows && gate.n_cols == 1);
+  for_rows(x.n_rows, k_stream_ns * x.n_cols, [&](std::uint32_t row, int) {
+    const float weight = factor / (1.0f + std::exp(-*row_of(gate, row)));
+    math_.add_weighted(row_of(x, row), 0, &weight, 1, row_of(y, row), x.n_cols);
+  });
+}
+
+void CpuOps::scale(Rows x, float factor) {
+  for_rows(x.n_rows, k_stream_ns * x.n_cols, [&](std::uint32_t row, int) {
+    math_.scale(row_of(x, row), factor, nullptr, row_of(x, row), x.n_cols);
+  });
 }
 
 void CpuOps::combine_experts(Rows expert_out, const float* weights, std::uint32_t n_used, Rows y) {

@@ -38,7 +38,9 @@ class CpuOps final : public Ops {
   void attention(Rows q, const KvView& view, const AttentionParams& params, std::uint32_t first_row,
                  Rows out) override;
   void swiglu(Rows gate, Rows up, Rows out) override;
-  void add(Rows x, Rows y) override;
+  void add(Rows x, float factor, Rows y) override;
+  void add_gated(Rows x, Rows gate, float factor, Rows y) override;
+  void scale(Rows x, float factor) override;
   void route(Rows logits, const RouterParams& params, std::uint16_t* ids, float* weights) override;
   void begin_experts(Rows x) override;
   void run_experts(std::span<const ExpertCall> calls, Rows out) override;

@@ -136,8 +136,12 @@ class Ops {
                          Rows out) = 0;
   /// out = silu(gate) * up. out may be gate.
   virtual void swiglu(Rows gate, Rows up, Rows out) = 0;
-  /// y += x.
-  virtual void add(Rows x, Rows y) = 0;
+  /// y += factor * x.
+  virtual void add(Rows x, float factor, Rows y) = 0;
+  /// y[r] += factor * sigmoid(gate[r]) * x[r]; gate is [n_rows, 1].
+  virtual void add_gated(Rows x, Rows gate, float factor, Rows y) = 0;
+  /// x *= factor.
+  virtual void scale(Rows x, float factor) = 0;
   /// Top-k routing of each row: ids and weights are [n_rows, n_used] in host memory, best first, ties to the
   /// lower id.
   virtual void route(Rows logits, const RouterParams& params, std::uint16_t* ids, float* weights) = 0;

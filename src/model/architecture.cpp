@@ -1,6 +1,7 @@
 #include "model/architecture.hpp"
 
 #include "base/error.hpp"
+#include "model/arch/parts.hpp"
 
 namespace sluice::model {
 
@@ -14,15 +15,19 @@ const std::vector<Architecture>& known_architectures() {
   return k_table;
 }
 
-HyperParams read_hyper_params(const gguf::Metadata& metadata) {
-  const std::string name(metadata.require_string("general.architecture"));
+ModelSpec read_spec(const gguf::Metadata& metadata) {
+  Keys keys(metadata);
   std::string known;
   for (const Architecture& architecture : known_architectures()) {
-    if (name == architecture.name) return architecture.read_params(metadata);
+    if (keys.architecture() == architecture.name) {
+      ModelSpec model = architecture.read(keys);
+      keys.refuse_unread();
+      return model;
+    }
     known += known.empty() ? architecture.name : std::string(", ") + architecture.name;
   }
   base::fail(ErrorCode::unsupported, "{}: architecture \"{}\" cannot be run by this version; known are {}",
-             metadata.source_name, name, known);
+             metadata.source_name, keys.architecture(), known);
 }
 
 }  // namespace sluice::model

@@ -1,35 +1,25 @@
 #pragma once
 
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "gguf/metadata.hpp"
-#include "model/hyper_params.hpp"
+#include "model/keys.hpp"
+#include "model/spec.hpp"
 
 namespace sluice::model {
-
-/// Fills the hyper-parameters of one architecture from a file's metadata.
-using ReadParams = HyperParams (*)(const gguf::Metadata& metadata);
 
 /// One entry of the table of architectures. Adding one is a file in arch/ and a line in architecture.cpp.
 struct Architecture {
   const char* name;  ///< As general.architecture spells it.
-  ReadParams read_params;
+  ModelSpec (*read)(Keys& keys);
 };
 
 /// Architectures this version can run.
 const std::vector<Architecture>& known_architectures();
 
-/// Reads a file's hyper-parameters. Throws Error(invalid_file) when the file names no architecture,
-/// Error(unsupported) listing the known ones when it names another.
-HyperParams read_hyper_params(const gguf::Metadata& metadata);
-
-namespace arch {
-HyperParams read_llama(const gguf::Metadata& metadata);
-HyperParams read_qwen2(const gguf::Metadata& metadata);
-HyperParams read_qwen3(const gguf::Metadata& metadata);
-HyperParams read_qwen3moe(const gguf::Metadata& metadata);
-}  // namespace arch
+/// What a file's metadata say of the model. Throws Error(invalid_file) when the file names no architecture or
+/// a key makes no sense, Error(unsupported) listing the known architectures when it names another, and
+/// naming the keys that the architecture's file does not read.
+ModelSpec read_spec(const gguf::Metadata& metadata);
 
 }  // namespace sluice::model

@@ -220,7 +220,7 @@ TEST(CpuOps, AddAndSwigluWorkByRows) {
   const Table table(platform::choose_isa());
   const Matrix x = Matrix::random(3, 37, 1, 1.0f, 2), y = Matrix::random(3, 37, 2, 1.0f, 7),
                before = y.copy();
-  table->add(x, y);
+  table->add(x, 1.0f, y);
   for (std::uint32_t row = 0; row < 3; ++row) {
     for (std::uint32_t i = 0; i < 37; ++i) EXPECT_EQ(y.at(row)[i], before.at(row)[i] + x.at(row)[i]);
   }
@@ -233,6 +233,27 @@ TEST(CpuOps, AddAndSwigluWorkByRows) {
     const double g = gate.at(2)[i], expected = g / (1 + std::exp(-g)) * x.at(2)[i];
     EXPECT_NEAR(out.at(2)[i], expected, std::abs(expected) * (3e-7 + 4 * k_half_ulp));
   }
+}
+
+TEST(CpuOps, AddsAndScalesWithFactors) {
+  const Table table(platform::choose_isa());
+  const Matrix x = Matrix::random(3, 37, 1, 1.0f, 2), sum = Matrix::random(3, 37, 2, 1.0f, 7),
+               gate = Matrix::random(3, 1, 5, 2.0f), gated = sum.copy(), plain = sum.copy(),
+               scaled = x.copy();
+  table->add(x, 0.5f, plain);
+  table->add_gated(x, gate, 0.5f, gated);
+  table->scale(scaled, 3.0f);
+  for (std::uint32_t row = 0; row < 3; ++row) {
+    const double open = 1 / (1 + std::exp(-double{gate.at(row)[0]}));
+    for (std::uint32_t i = 0; i < 37; ++i) {
+      const double before = sum.at(row)[i], added = 0.5 * x.at(row)[i];
+      const double allowed = 4 * k_half_ulp * (std::abs(before) + std::abs(added));
+      EXPECT_NEAR(plain.at(row)[i], before + added, allowed);
+      EXPECT_NEAR(gated.at(row)[i], before + open * added, allowed);
+      EXPECT_EQ(scaled.at(row)[i], 3.0f * x.at(row)[i]);
+    }
+  }
+  EXPECT_TRUE(plain.margins_untouched() && gated.margins_untouched() && scaled.margins_untouched());
 }
 
 TEST(CpuOps, CombineSumsByRank) {
@@ -418,7 +439,7 @@ Matrix run_all(Ops& ops, const Matrix& input, const RandomWeight& w, const Rando
   const Product products[2] = {{w, part(2, w.weight().n_out), input.at(1)},
                                {f, part(3, f.weight().n_out), nullptr}};
   ops.matmul(part(1, n), products);
-  ops.add(part(2, n), part(0, n));
+  ops.add(part(2, n), 1.0f, part(0, n));
   const float weights[3] = {0.5f, 0.3f, 0.2f};
   for (std::uint32_t row = 0; row < n_rows; ++row) {
     ops.combine_experts(input.rows().first(3), weights, 3, part(3, n).from(row).first(1));
@@ -528,7 +549,7 @@ TEST(CpuOps, NothingAllocatesAfterReserve) {
   table->store_kv(k, v, view, 0);
   table->attention(x, view, {8, 0.125f, 0, 0}, 0, y);
   table->swiglu(x, y, y);
-  table->add(x, y);
+  table->add(x, 1.0f, y);
   table->route(logits, {Experts::n_used}, chosen.data(), weights.data());
   table->begin_experts(expert_x);
   table->run_experts(calls, out);

@@ -1,4 +1,4 @@
-// Goal: hyper-parameters come out right, and nonsense in metadata is refused with the key's name.
+// Goal: the spec of a model comes out right, and nonsense in metadata is refused with the key's name.
 #include "model/architecture.hpp"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ gguf::Metadata metadata_of(const test::TinyModel& model) {
 
 std::string refusal(const gguf::Metadata& metadata, ErrorCode code) {
   try {
-    read_hyper_params(metadata);
+    read_spec(metadata);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), code) << error.what();
     return error.what();
@@ -28,35 +28,36 @@ std::string refusal(const gguf::Metadata& metadata, ErrorCode code) {
   return {};
 }
 
-TEST(HyperParams, ReadEveryKnownArchitecture) {
+TEST(Architecture, ReadEveryKnownArchitecture) {
   for (const Architecture& architecture : known_architectures()) {
     test::TinyModel model;
     model.architecture = architecture.name;
     const bool is_moe = std::string(architecture.name) == "qwen3moe";
     model.n_experts = is_moe ? 8 : 0;
-    const HyperParams params = read_hyper_params(metadata_of(model));
-    EXPECT_EQ(params.architecture, architecture.name);
-    EXPECT_EQ(params.n_layers, 3u);
-    EXPECT_EQ(params.n_embd, 64u);
-    EXPECT_EQ(params.q_dim(), 128u);
-    EXPECT_EQ(params.k_dim(), 64u);
-    EXPECT_EQ(params.is_moe(), is_moe);
-    EXPECT_EQ(params.rope.neox, std::string(architecture.name) != "llama");
-    EXPECT_FLOAT_EQ(params.attention_scale, 1.0f / std::sqrt(32.0f));
+    const ModelSpec spec = read_spec(metadata_of(model));
+    EXPECT_EQ(spec.architecture, architecture.name);
+    const auto& attention = std::get<AttentionSpec>(spec.layers.back().mixer);
+    EXPECT_EQ(spec.n_layers(), 3u);
+    EXPECT_EQ(spec.n_embd, 64u);
+    EXPECT_EQ(attention.q_dim(), 128u);
+    EXPECT_EQ(attention.k_dim(), 64u);
+    EXPECT_EQ(spec.experts() != nullptr, is_moe);
+    EXPECT_EQ(spec.curve.params.neox, std::string(architecture.name) != "llama");
+    EXPECT_FLOAT_EQ(attention.scale, 1.0f / std::sqrt(32.0f));
   }
 }
 
-TEST(HyperParams, LlamaWithExpertsIsMixtral) {
+TEST(Architecture, LlamaWithExpertsIsMixtral) {
   test::TinyModel model;
   model.architecture = "llama";
-  const HyperParams params = read_hyper_params(metadata_of(model));
-  EXPECT_EQ(params.n_experts, 8u);
-  EXPECT_EQ(params.n_experts_used, 2u);
-  EXPECT_EQ(params.n_ff_expert, 96u);
-  EXPECT_TRUE(params.router.normalize);
+  const ModelSpec spec = read_spec(metadata_of(model));
+  EXPECT_EQ(spec.n_experts(), 8u);
+  EXPECT_EQ(spec.n_experts_used(), 2u);
+  EXPECT_EQ(spec.experts()->expert.width, 96u);
+  EXPECT_TRUE(spec.experts()->router.normalize);
 }
 
-TEST(HyperParams, UnknownArchitectureListsTheKnown) {
+TEST(Architecture, UnknownArchitectureListsTheKnown) {
   gguf::Metadata metadata = metadata_of({});
   metadata.set("general.architecture", test::string_value("mamba9"));
   const std::string message = refusal(metadata, ErrorCode::unsupported);
@@ -64,7 +65,7 @@ TEST(HyperParams, UnknownArchitectureListsTheKnown) {
   EXPECT_NE(message.find("qwen3moe"), std::string::npos) << message;
 }
 
-TEST(HyperParams, NonsenseIsRefusedByKey) {
+TEST(Architecture, NonsenseIsRefusedByKey) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const std::vector<std::pair<std::string, gguf::Value>> cases = {
       {"qwen3moe.block_count", test::uint_value(0)},
@@ -99,14 +100,27 @@ TEST(HyperParams, NonsenseIsRefusedByKey) {
   EXPECT_NE(refusal(metadata, ErrorCode::unsupported).find("longrope"), std::string::npos);
 }
 
-TEST(HyperParams, HeadCountsThatDifferBetweenLayersAreRefused) {
+TEST(Architecture, HeadCountsThatDifferBetweenLayersAreRefused) {
   gguf::Metadata metadata = metadata_of({});
   metadata.set("qwen3moe.attention.head_count_kv",
                test::array_value(gguf::ValueType::u32, std::vector<std::uint32_t>{2, 2, 4}));
   EXPECT_NE(refusal(metadata, ErrorCode::unsupported).find("layer 2"), std::string::npos);
   metadata.set("qwen3moe.attention.head_count_kv",
                test::array_value(gguf::ValueType::u32, std::vector<std::uint32_t>{2, 2, 2}));
-  EXPECT_EQ(read_hyper_params(metadata).n_kv_heads, 2u);
+  EXPECT_EQ(std::get<AttentionSpec>(read_spec(metadata).layers.front().mixer).n_kv_heads, 2u);
+}
+
+TEST(Architecture, KeysThatNobodyReadsAreRefusedByName) {
+  gguf::Metadata metadata = metadata_of({});
+  metadata.set("qwen3moe.vocab_size", test::uint_value(260));
+  metadata.set("other.residual_scale", test::float_value(2.0));
+  EXPECT_NO_THROW(read_spec(metadata));
+  metadata.set("qwen3moe.residual_scale", test::float_value(2.0));
+  metadata.set("qwen3moe.attention.sliding_window", test::uint_value(128));
+  const std::string message = refusal(metadata, ErrorCode::unsupported);
+  EXPECT_NE(message.find("qwen3moe.residual_scale"), std::string::npos) << message;
+  EXPECT_NE(message.find("qwen3moe.attention.sliding_window"), std::string::npos) << message;
+  EXPECT_EQ(message.find("vocab_size"), std::string::npos) << message;
 }
 
 }  // namespace

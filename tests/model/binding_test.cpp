@@ -1,10 +1,13 @@
-// Goal: a file that lacks tensors, or whose tensors do not fit its metadata, is refused by name; extra
-// tensors are not.
+// Goal: a file that lacks tensors, or whose tensors do not fit its metadata, is refused by name, and so
+// are tensors that nothing uses.
 #include "model/binding.hpp"
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "model/architecture.hpp"
+#include "model/graph.hpp"
 #include "sluice/error.hpp"
 #include "support/tiny_gguf.hpp"
 #include "support/tiny_model.hpp"
@@ -12,12 +15,17 @@
 namespace sluice::model {
 namespace {
 
-std::string refusal(const gguf::ModelFile& file) {
-  HyperParams params = read_hyper_params(file.metadata);
+BoundTensors bind_file(const gguf::ModelFile& file) {
+  ModelSpec spec = read_spec(file.metadata);
+  spec.n_vocab = vocabulary_rows(file);
+  return bind(file, Graph(std::move(spec)).declare());
+}
+
+std::string refusal(const gguf::ModelFile& file, ErrorCode code = ErrorCode::invalid_file) {
   try {
-    bind_tensors(file, params);
+    bind_file(file);
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_file);
+    EXPECT_EQ(error.code(), code);
     return error.what();
   }
   ADD_FAILURE() << "accepted";
@@ -34,9 +42,8 @@ gguf::TensorInfo& tensor(gguf::ModelFile& file, const std::string& name) {
 
 TEST(Binding, FindsEverythingOnce) {
   const gguf::ModelFile file = parse();
-  HyperParams params = read_hyper_params(file.metadata);
-  const ModelTensors tensors = bind_tensors(file, params);
-  EXPECT_EQ(params.n_vocab, 260u);
+  const BoundTensors tensors = bind_file(file);
+  EXPECT_EQ(vocabulary_rows(file), 260u);
   EXPECT_NE(tensors.output, tensors.token_embd);
   // 3 outside the blocks; per block 2 norms, 4 projections, 2 head norms and a router.
   EXPECT_EQ(tensors.pinned().size(), 3u + 3 * 9);
@@ -51,8 +58,7 @@ TEST(Binding, TiesTheOutputToTheEmbedding) {
   test::TinyModel model;
   model.tied_output = true;
   const gguf::ModelFile file = parse(model);
-  HyperParams params = read_hyper_params(file.metadata);
-  const ModelTensors tensors = bind_tensors(file, params);
+  const BoundTensors tensors = bind_file(file);
   EXPECT_EQ(tensors.output, tensors.token_embd);
 }
 
@@ -78,18 +84,40 @@ TEST(Binding, NamesShapesThatDisagree) {
 TEST(Binding, RefusesTypesThatAreNoWeights) {
   gguf::ModelFile file = parse();
   tensor(file, "blk.0.attn_q.weight").type = gguf::TensorType::i32;
-  HyperParams params = read_hyper_params(file.metadata);
-  EXPECT_THROW(bind_tensors(file, params), Error);
+  EXPECT_THROW(bind_file(file), Error);
 }
 
-TEST(Binding, IgnoresTensorsNobodyUses) {
-  gguf::ModelFile file = parse();
-  gguf::TensorInfo extra = *file.find_tensor("output_norm.weight");
-  extra.name = "blk.0.extra.weight";
-  file.tensors.push_back(extra);
-  file.index_tensors();
-  HyperParams params = read_hyper_params(file.metadata);
-  EXPECT_NO_THROW(bind_tensors(file, params));
+TEST(Binding, BlocksAreInTheOrderOfUse) {
+  const gguf::ModelFile file = parse();
+  const BoundTensors tensors = bind_file(file);
+  ASSERT_EQ(tensors.blocks.size(), 3u);
+  std::vector<std::string> names;
+  for (const auto* matrix : tensors.blocks[1].tensors) names.push_back(matrix->name);
+  EXPECT_EQ(names, (std::vector<std::string>{"blk.1.attn_q.weight", "blk.1.attn_k.weight",
+                                             "blk.1.attn_v.weight", "blk.1.attn_output.weight"}));
+}
+
+TEST(Binding, RefusesTensorsNobodyUses) {
+  for (const char* name : {"blk.0.extra.weight", "blk.1.ffn_gate_exps.bias", "blk.3.attn_q.weight"}) {
+    gguf::ModelFile file = parse();
+    gguf::TensorInfo extra = *file.find_tensor("output_norm.weight");
+    extra.name = name;
+    file.tensors.push_back(extra);
+    file.index_tensors();
+    const std::string message = refusal(file, ErrorCode::unsupported);
+    EXPECT_NE(message.find(name), std::string::npos) << message;
+  }
+}
+
+TEST(Binding, KnowsWhichTensorsMayStayUnused) {
+  for (const char* name : {"v.patch_embd.weight", "mm.0.weight", "blk.0.attn_rot_embd"}) {
+    gguf::ModelFile file = parse();
+    gguf::TensorInfo extra = *file.find_tensor("output_norm.weight");
+    extra.name = name;
+    file.tensors.push_back(extra);
+    file.index_tensors();
+    EXPECT_NO_THROW(bind_file(file)) << name;
+  }
 }
 
 }  // namespace

@@ -28,14 +28,14 @@ ModelInfo make_info(const Prepared& prepared) {
   ModelInfo info;
   info.path = file.shards.front().path;
   info.name = model_name(file);
-  info.architecture = prepared.params.architecture;
+  info.architecture = prepared.spec().architecture;
   info.chat_template = prepared.chat_template;
-  info.n_layers = prepared.params.n_layers;
-  info.n_embd = prepared.params.n_embd;
-  info.n_experts = prepared.params.n_experts;
-  info.n_experts_used = prepared.params.n_experts_used;
-  info.n_ctx_train = prepared.params.n_ctx_train;
-  info.n_vocab = prepared.params.n_vocab;
+  info.n_layers = prepared.spec().n_layers();
+  info.n_embd = prepared.spec().n_embd;
+  info.n_experts = prepared.spec().n_experts();
+  info.n_experts_used = prepared.spec().n_experts_used();
+  info.n_ctx_train = prepared.spec().n_ctx_train;
+  info.n_vocab = prepared.spec().n_vocab;
   for (const residency::LayerUnits& layer : prepared.units.layers)
     info.expert_bytes.push_back(layer.weight_bytes);
   for (const gguf::ShardInfo& shard : file.shards) info.file_bytes += shard.file_bytes;
@@ -155,7 +155,7 @@ class Opener {
 
   Prepared& parts() { return *impl_->prepared; }
   const Prepared& parts() const { return *impl_->prepared; }
-  std::size_t routed_per_row() const { return parts().units.layers.size() * parts().params.n_experts_used; }
+  std::size_t routed_per_row() const { return parts().units.layers.size() * parts().spec().n_experts_used(); }
 
   const OpenOptions& options_;
   const Hooks& hooks_;
@@ -183,7 +183,7 @@ std::unique_ptr<Model::Impl> Opener::open(Header header) {
   make_store(std::move(queue));
   const WeightLayout layout = plan_and_load();
   make_streams(layout);
-  if (parts().params.is_moe()) make_cache();
+  if (!parts().units.layers.empty()) make_cache();
   impl_->pressure->watch(impl_->cache.get(), impl_->tiers.get());
   if (impl_->cache != nullptr) {
     fill_cache();
@@ -350,7 +350,7 @@ WeightLayout Opener::lay_out_weights() const {
   WeightLayout layout;
   // With a ring, blocks may move while the model runs; without one they are weights like any other.
   if (placement.n_ring_slots != 0) {
-    for (const model::ModelTensors::Block& block : parts().tensors.blocks()) {
+    for (const model::BoundTensors::Block& block : parts().tensors.blocks) {
       const bool is_pinned = placement.block_is_pinned[layout.blocks.size()];
       layout.blocks.push_back({block.role, block.tensors, is_pinned});
       layout.movable.insert(layout.movable.end(), block.tensors.begin(), block.tensors.end());
@@ -467,9 +467,9 @@ void Opener::make_forward() {
   owner->kv = std::make_unique<KvPool>(*owner->ops, parts().kv.groups[0].page_bytes,
                                        static_cast<std::uint32_t>(n_pages));
   owner->forward = std::make_unique<model::Forward>(
-      parts().params, parts().tensors, parts().units, parts().kv, *owner->ops, *owner->store,
+      *owner->prepared->graph, parts().tensors, parts().units, parts().kv, *owner->ops, *owner->store,
       model::Forward::Streams{owner->cache.get(), owner->blocks.get(), owner->embeddings.get()},
-      owner->plan.prefill_chunk, options_.look_ahead);
+      model::Forward::Limits{owner->plan.prefill_chunk, owner->plan.n_ctx}, options_.look_ahead);
   owner->forward->set_layer_hook([owner](std::uint32_t layer_idx) { owner->before_layer(layer_idx); });
   if (owner->cache != nullptr) owner->forward->set_busy_hook([owner] { owner->pressure->give_way(); });
   if (owner->tiers != nullptr)
@@ -486,7 +486,7 @@ void Opener::reserve_rows() {
   impl_->pass_sequences.reserve(std::min(n_rows, impl_->plan.max_sequences));
   impl_->pass_logits_rows.reserve(n_rows);
   impl_->pass_origins.reserve(n_rows);
-  if (options_.on_routing && parts().params.is_moe()) {
+  if (options_.on_routing && !parts().units.layers.empty()) {
     impl_->pass_routing.reserve(routed_per_row() * n_rows);
     impl_->forward->log_routing(&impl_->pass_routing);
   }

@@ -29,7 +29,7 @@ std::uint32_t widest_alignment(const std::vector<std::unique_ptr<storage::File>>
 std::uint64_t split_bytes(const Prepared& prepared, std::uint64_t alignment_bytes) {
   std::vector<residency::TensorBlock> blocks;
   std::vector<const gguf::TensorInfo*> rest = prepared.tensors.pinned();
-  for (const model::ModelTensors::Block& block : prepared.tensors.blocks()) blocks.push_back(block.tensors);
+  for (const model::BoundTensors::Block& block : prepared.tensors.blocks) blocks.push_back(block.tensors);
   rest.erase(std::remove_if(rest.begin(), rest.end(),
                             [&](const gguf::TensorInfo* tensor) {
                               return std::any_of(blocks.begin(), blocks.end(), [&](const auto& block) {
@@ -41,18 +41,6 @@ std::uint64_t split_bytes(const Prepared& prepared, std::uint64_t alignment_byte
   // Where the embeddings are left out, the windows on either side of them end.
   return std::max(layout.region_bytes - layout.weight_bytes, alignment_bytes) - alignment_bytes +
          2 * std::uint64_t{prepared.alignment_bytes};
-}
-
-std::vector<residency::UnitLayerSpec> expert_layers(const model::HyperParams& params) {
-  std::vector<residency::UnitLayerSpec> layers;
-  for (std::uint32_t layer_idx = 0; params.is_moe() && layer_idx < params.n_layers; ++layer_idx) {
-    layers.push_back({layer_idx,
-                      params.n_experts,
-                      {{"ffn_gate", params.n_embd, params.n_ff_expert},
-                       {"ffn_up", params.n_embd, params.n_ff_expert},
-                       {"ffn_down", params.n_ff_expert, params.n_embd}}});
-  }
-  return layers;
 }
 
 bool has_vocabulary(const gguf::Metadata& metadata) {
@@ -92,18 +80,20 @@ std::unique_ptr<Prepared> prepare(Header header, const OpenOptions& options, boo
   prepared->shards = std::move(header.shards);
   prepared->read_bytes = header.read_bytes;
   gguf::Metadata& metadata = prepared->file.metadata;
-  model::HyperParams& params = prepared->params;
-  params = model::read_hyper_params(metadata);
-  prepared->tensors = model::bind_tensors(prepared->file, params);
-  const std::vector<model::KvLayer> kv_layers(params.n_layers, {params.kv_shape(), 0});
-  prepared->kv = model::plan_kv(kv_layers);
+  model::ModelSpec spec = model::read_spec(metadata);
+  spec.n_vocab = model::vocabulary_rows(prepared->file);
+  prepared->graph = std::make_unique<model::Graph>(std::move(spec));
+  const model::Declaration declaration = prepared->graph->declare();
+  prepared->tensors = model::bind(prepared->file, declaration);
+  prepared->kv = model::plan_kv(prepared->graph->kv_layers());
+  const std::uint32_t n_vocab = prepared->spec().n_vocab;
   if (has_vocabulary(metadata)) {
     prepared->tokenizer = tokenizer::make_tokenizer(metadata, {options.pre_tokenizer});
-    if (prepared->tokenizer->vocab_size() > params.n_vocab) {
+    if (prepared->tokenizer->vocab_size() > n_vocab) {
       base::fail(
           ErrorCode::invalid_file,
           "{}: the vocabulary has {} tokens but token_embd.weight only {} rows; the file is inconsistent",
-          metadata.source_name, prepared->tokenizer->vocab_size(), params.n_vocab);
+          metadata.source_name, prepared->tokenizer->vocab_size(), n_vocab);
     }
   }
   prepared->chat_template = std::string(metadata.get_string("tokenizer.chat_template").value_or(""));
@@ -118,8 +108,8 @@ std::unique_ptr<Prepared> prepare(Header header, const OpenOptions& options, boo
         open_second_copy(prepared->file, prepared->shards, options.second_copy, &prepared->read_bytes);
   }
   prepared->alignment_bytes = std::max(assumed_alignment, widest_alignment(prepared->shards));
-  prepared->units =
-      residency::map_units(prepared->file, params.n_layers, expert_layers(params), prepared->alignment_bytes);
+  prepared->units = residency::map_units(prepared->file, prepared->spec().n_layers(), declaration.experts,
+                                         prepared->alignment_bytes);
   return prepared;
 }
 
@@ -143,10 +133,10 @@ std::uint64_t bookkeeping_bytes(const Prepared& prepared) {
   // A chunk of the ring in the list in use and in the next one, which grows by doubling.
   constexpr std::uint64_t k_chunk_bytes = 64;
   std::uint64_t streamable_bytes = 0;
-  for (const model::ModelTensors::Block& block : prepared.tensors.blocks()) {
+  for (const model::BoundTensors::Block& block : prepared.tensors.blocks) {
     for (const auto* tensor : block.tensors) streamable_bytes += tensor->size_bytes;
   }
-  return prepared.units.n_units() * k_unit_bytes + prepared.params.n_vocab * k_token_bytes +
+  return prepared.units.n_units() * k_unit_bytes + prepared.spec().n_vocab * k_token_bytes +
          prepared.file.tensors.size() * k_tensor_bytes + streamable_bytes / base::k_mib * k_chunk_bytes;
 }
 
@@ -158,22 +148,22 @@ residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& 
                                   Role::dense_ffn,       Role::rope_table,  Role::other};
   for (const Role role : k_roles) {
     std::uint64_t bytes = 0;
-    for (const auto* tensor : pinned) {
-      if (residency::classify_tensor(tensor->name) == role) bytes += tensor->size_bytes;
-    }
-    for (const auto* tensor : prepared.tensors.vectors()) {
-      if (residency::classify_tensor(tensor->name) == role) bytes += model::converted_vector_bytes(*tensor);
+    for (const model::BoundTensor& bound : prepared.tensors.all) {
+      if (bound.info == nullptr || bound.need.role != role) continue;
+      bytes += bound.info->size_bytes;
+      if (bound.need.kind == model::TensorNeed::Kind::vector)
+        bytes += model::converted_vector_bytes(*bound.info);
     }
     if (bytes != 0) facts.pinned_bytes.emplace_back(role, bytes);
   }
   const residency::PinnedLayout layout = residency::plan_pinned(pinned, prepared.alignment_bytes);
   facts.alignment_bytes = layout.region_bytes - layout.weight_bytes;
   for (const residency::LayerUnits& layer : prepared.units.layers) {
-    facts.expert_layers.push_back({layer.n_experts, prepared.params.n_experts_used, layer.slot_bytes});
+    facts.expert_layers.push_back({layer.n_experts, prepared.spec().n_experts_used(), layer.slot_bytes});
   }
   const std::uint32_t alignment_bytes = prepared.alignment_bytes;
   std::vector<const gguf::TensorInfo*> streamable;
-  for (const model::ModelTensors::Block& block : prepared.tensors.blocks()) {
+  for (const model::BoundTensors::Block& block : prepared.tensors.blocks) {
     residency::DenseBlockFacts block_facts{block.role, 0};
     for (const auto* tensor : block.tensors) {
       block_facts.bytes += tensor->size_bytes;
@@ -192,9 +182,9 @@ residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& 
   for (const model::KvGroup& group : prepared.kv.groups) facts.kv_page_bytes += group.page_bytes;
   facts.kv_page_tokens = kernels::KvShape::page_tokens;
   facts.bookkeeping_bytes = bookkeeping_bytes(prepared);
-  facts.n_ctx_train = prepared.params.n_ctx_train;
-  facts.scratch_bytes = [&params = prepared.params, &ops](std::uint32_t n_rows) {
-    return model::Forward::scratch_bytes(params, ops, n_rows);
+  facts.n_ctx_train = prepared.spec().n_ctx_train;
+  facts.scratch_bytes = [&graph = *prepared.graph, &ops](std::uint32_t n_rows) {
+    return model::Forward::scratch_bytes(graph, ops, n_rows);
   };
   return facts;
 }

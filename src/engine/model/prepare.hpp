@@ -10,7 +10,7 @@
 #include "gguf/reader.hpp"
 #include "kernels/ops.hpp"
 #include "model/binding.hpp"
-#include "model/hyper_params.hpp"
+#include "model/graph.hpp"
 #include "model/kv_layout.hpp"
 #include "residency/plan.hpp"
 #include "residency/unit_map.hpp"
@@ -32,8 +32,8 @@ struct Header {
 /// Everything that is known about a model before any weight is read.
 struct Prepared {
   gguf::ModelFile file;
-  model::HyperParams params;
-  model::ModelTensors tensors;
+  std::unique_ptr<model::Graph> graph;  ///< Gets its weights when they are loaded.
+  model::BoundTensors tensors;
   model::KvLayout kv;
   std::unique_ptr<tokenizer::Tokenizer> tokenizer;  ///< Null when the file has no vocabulary.
   std::string chat_template;
@@ -43,6 +43,8 @@ struct Prepared {
   residency::UnitMap units;
   /// To know all this: of the header, to see whether weights are there, and to compare copies.
   std::uint64_t read_bytes = 0;
+
+  const model::ModelSpec& spec() const noexcept { return graph->spec(); }
 };
 
 /// Parses the header of a model given by any shard; reads nothing else. With `allow_missing_data` the files

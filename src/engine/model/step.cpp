@@ -183,7 +183,7 @@ void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) 
 void Model::Impl::before_layer(std::uint32_t layer_idx) {
   if (tiers == nullptr && cache != nullptr) pressure->govern(0);
   if (!progress) return;
-  const double layers = static_cast<double>(layer_idx) / prepared->params.n_layers;
+  const double layers = static_cast<double>(layer_idx) / prepared->spec().n_layers();
   progress(static_cast<double>(n_step_done) + layers * static_cast<double>(pass_tokens.size()),
            n_step_tokens);
 }
@@ -208,7 +208,7 @@ void Model::Impl::run_pass(const LogitsSink& sink, bool is_decode, std::size_t n
   if (!pass_routing.empty()) {
     options.on_routing({is_decode && n_guesses == 0, static_cast<std::uint32_t>(pass_tokens.size()),
                         static_cast<std::uint32_t>(prepared->units.layers.size()),
-                        prepared->params.n_experts_used, pass_routing});
+                        prepared->spec().n_experts_used(), pass_routing});
   }
 }
 

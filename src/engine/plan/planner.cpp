@@ -148,7 +148,7 @@ PlanReport make_plans(const PlanRequest& request) {
       choice.refusal = error.what();
       // A budget may be more than the machine has, too.
       const std::uint64_t needed =
-          needed_bytes(planner, machine, prepared->params.n_ctx_train, request.options);
+          needed_bytes(planner, machine, prepared->spec().n_ctx_train, request.options);
       if (budget == 0 || budget < needed) choice.needed_bytes = needed;
     }
   }

@@ -27,8 +27,8 @@ void add_experts(const Prepared& prepared, WorkFacts& work) {
   }
   work.n_expert_layers = static_cast<std::uint32_t>(prepared.units.layers.size());
   if (work.n_expert_layers == 0) return;
-  work.n_experts = prepared.params.n_experts;
-  work.n_experts_used = prepared.params.n_experts_used;
+  work.n_experts = prepared.spec().n_experts();
+  work.n_experts_used = prepared.spec().n_experts_used();
   work.unit_bytes = unit_bytes / work.n_expert_layers;
   work.part_bytes = part_bytes / n_parts;
 }
@@ -36,9 +36,8 @@ void add_experts(const Prepared& prepared, WorkFacts& work) {
 }  // namespace
 
 WorkFacts work_facts(const Prepared& prepared) {
-  const model::HyperParams& params = prepared.params;
   WorkFacts work;
-  work.n_layers = params.n_layers;
+  work.n_layers = prepared.spec().n_layers();
   for (const gguf::TensorInfo* tensor : prepared.tensors.pinned()) {
     // Of the embedding one row is read.
     if (tensor == prepared.tensors.token_embd || tensor == prepared.tensors.output) continue;
@@ -51,8 +50,7 @@ WorkFacts work_facts(const Prepared& prepared) {
   const gguf::TensorInfo& embedding = *prepared.tensors.token_embd;
   work.embedding_row_bytes = gguf::row_bytes(embedding.type, embedding.dims[0]);
   work.kv_token_bytes = prepared.kv.token_bytes();
-  work.kv_products =
-      std::uint64_t{params.n_layers} * params.n_heads * (params.k_head_dim + params.v_head_dim);
+  work.kv_products = prepared.graph->kv_products();
   return work;
 }
 

@@ -162,7 +162,7 @@ Model open_draft(const std::filesystem::path& path, const OpenOptions& options) 
   own.prefill_chunk = k_draft_chunk;
   engine::Header header = engine::parse_header(path);
   if (options.n_ctx != 0) {
-    const std::uint32_t trained = model::read_hyper_params(header.file.metadata).n_ctx_train;
+    const std::uint32_t trained = model::read_spec(header.file.metadata).n_ctx_train;
     own.n_ctx = trained == 0 ? options.n_ctx : std::min(options.n_ctx, trained);
   }
   own.before_loading = [&](const ModelInfo&, const Tokenizer&, const Plan& plan) {

@@ -1,15 +1,17 @@
-#include "model/architecture.hpp"
+#include "model/arch/parts.hpp"
 
 namespace sluice::model::arch {
 
 // Llama 1 to 3, Mistral, and Mixtral's experts: the file format stores Q and K permuted, so that neighbouring
 // elements rotate together. Mixtral's router is a softmax over the selected experts, which equals a
 // renormalised softmax over all.
-HyperParams read_llama(const gguf::Metadata& metadata) {
-  HyperParams params = read_common_params(metadata, "llama");
-  params.rope.neox = false;
-  if (metadata.get_uint("llama.expert_count").value_or(0) != 0) read_expert_params(metadata, params, 0);
-  return params;
+ModelSpec read_llama(Keys& keys) {
+  ModelSpec model = read_decoder(keys, Pairs::neighbours);
+  const bool has_experts = keys.count("expert_count", k_max_experts) != 0;
+  keys.count("expert_used_count", k_max_experts);  // 0 in files of dense models.
+  add_layers(model, keys, read_attention(keys),
+             has_experts ? ChannelSpec(read_experts(keys, {})) : ChannelSpec(read_ffn(keys)));
+  return model;
 }
 
 }  // namespace sluice::model::arch

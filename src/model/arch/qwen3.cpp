@@ -1,13 +1,14 @@
-#include "model/architecture.hpp"
+#include "model/arch/parts.hpp"
 
 namespace sluice::model::arch {
 
 // Qwen 3 dense: each head of Q and K is normalised before it rotates.
-HyperParams read_qwen3(const gguf::Metadata& metadata) {
-  HyperParams params = read_common_params(metadata, "qwen3");
-  params.rope.neox = true;
-  params.has_qk_norm = true;
-  return params;
+ModelSpec read_qwen3(Keys& keys) {
+  ModelSpec model = read_decoder(keys, Pairs::halves);
+  AttentionSpec attention = read_attention(keys);
+  attention.qk_norm = AttentionSpec::QkNorm::per_head;
+  add_layers(model, keys, attention, read_ffn(keys));
+  return model;
 }
 
 }  // namespace sluice::model::arch

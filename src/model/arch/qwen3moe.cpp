@@ -1,15 +1,15 @@
-#include "model/architecture.hpp"
+#include "model/arch/parts.hpp"
 
 namespace sluice::model::arch {
 
 // Qwen 3 mixture of experts: as Qwen 3, every FFN a set of experts, router weights renormalised over the
 // chosen.
-HyperParams read_qwen3moe(const gguf::Metadata& metadata) {
-  HyperParams params = read_common_params(metadata, "qwen3moe");
-  params.rope.neox = true;
-  params.has_qk_norm = true;
-  read_expert_params(metadata, params, 0);
-  return params;
+ModelSpec read_qwen3moe(Keys& keys) {
+  ModelSpec model = read_decoder(keys, Pairs::halves);
+  AttentionSpec attention = read_attention(keys);
+  attention.qk_norm = AttentionSpec::QkNorm::per_head;
+  add_layers(model, keys, attention, read_experts(keys, {}));
+  return model;
 }
 
 }  // namespace sluice::model::arch

@@ -1,0 +1,40 @@
+#pragma once
+
+#include "model/keys.hpp"
+#include "model/spec.hpp"
+
+// What the architectures' files share: each part reads its keys and checks them. All throw
+// Error(invalid_file) naming the key, the value found and what was expected, or Error(unsupported).
+namespace sluice::model::arch {
+
+/// Which elements of a head rotate together.
+enum class Pairs : std::uint8_t {
+  neighbours,  ///< (2i, 2i + 1): files whose queries and keys were permuted for it.
+  halves,      ///< (i, i + n_rot/2).
+};
+
+/// Sizes, norm and rotation; no layers yet.
+ModelSpec read_decoder(Keys& keys, Pairs pairs);
+/// Heads and their sizes. Needs "block_count".
+AttentionSpec read_attention(Keys& keys);
+/// A dense feed-forward block of "feed_forward_length".
+FfnSpec read_ffn(Keys& keys);
+
+struct ExpertDefaults {
+  kernels::RouterParams::Scoring scoring = kernels::RouterParams::Scoring::softmax;
+  bool normalize = true;
+};
+/// Experts without a shared one: their number, width and how the router chooses. Where the file does not say
+/// it, the scoring and whether weights are normalized are the architecture's.
+MoeSpec read_experts(Keys& keys, ExpertDefaults defaults);
+
+/// All layers alike. Needs "block_count".
+void add_layers(ModelSpec& model, Keys& keys, const MixerSpec& mixer, const ChannelSpec& channel);
+
+// One per file of this folder.
+ModelSpec read_llama(Keys& keys);
+ModelSpec read_qwen2(Keys& keys);
+ModelSpec read_qwen3(Keys& keys);
+ModelSpec read_qwen3moe(Keys& keys);
+
+}  // namespace sluice::model::arch

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/ops.hpp"
+#include "model/arena.hpp"
+#include "model/tensors.hpp"
+
+namespace sluice::model {
+
+struct Pass;
+
+/// What the buffers of a pass depend on beside the arena: the operation table has scratch of its own.
+struct Needs {
+  Arena& arena;                     ///< Counts.
+  std::uint32_t widest_input = 0;   ///< Of a product.
+  std::uint32_t widest_hidden = 0;  ///< Of an expert.
+  void input(std::uint32_t n_cols) noexcept { widest_input = std::max(widest_input, n_cols); }
+  void hidden(std::uint32_t n_cols) noexcept { widest_hidden = std::max(widest_hidden, n_cols); }
+};
+
+/// A mixer or a channel of a layer: what the residual loop, the binder and the plan know of it.
+class Block {
+ public:
+  virtual ~Block() = default;
+  /// Names its tensors in the order of their use; called to declare and to receive them.
+  virtual void visit(TensorVisitor& visitor) = 0;
+  /// Takes from the counting arena what run() and guess() take in a pass of `n_rows`.
+  virtual void needs(Needs& needs, std::uint32_t n_rows) const = 0;
+  /// sum += scale * f(x). `x` has undefined values afterwards.
+  virtual void run(Pass& pass, kernels::Rows x, kernels::Rows sum, float scale) = 0;
+  /// Look-ahead: asks for the units that the block would want if `x` were its input. Most blocks have none.
+  virtual void guess(Pass& /*pass*/, kernels::Rows /*x*/) {}
+  virtual bool has_units() const noexcept { return false; }
+};
+
+}  // namespace sluice::model

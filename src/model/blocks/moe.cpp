@@ -1,0 +1,207 @@
+#include "model/blocks/moe.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace sluice::model {
+
+using kernels::Product;
+using kernels::Rows;
+using kernels::Weight;
+using residency::ExpertPart;
+using residency::Lease;
+using residency::UnitCache;
+
+namespace {
+
+Weight part_weight(const residency::LayerUnits& layer, const Lease& lease, ExpertPart which) {
+  const auto part = static_cast<std::size_t>(which);
+  const residency::PartShape& shape = layer.shapes[part];
+  return {lease.part(part), shape.type, shape.n_in, shape.n_out, shape.row_bytes};
+}
+
+/// Ends the cache's fetch however the layer ends.
+class FetchGuard {
+ public:
+  explicit FetchGuard(UnitCache& cache) : cache_(cache) {}
+  ~FetchGuard() { cache_.abandon(); }
+  FetchGuard(const FetchGuard&) = delete;
+  FetchGuard& operator=(const FetchGuard&) = delete;
+
+ private:
+  UnitCache& cache_;
+};
+
+}  // namespace
+
+MoeBlock::MoeBlock(const MoeSpec& spec, std::uint32_t n_embd) : spec_(spec), n_embd_(n_embd) {
+  if (spec.shared.width != 0) shared_.emplace(spec.shared, n_embd, "_shexp");
+}
+
+void MoeBlock::visit(TensorVisitor& visitor) {
+  visitor.pinned(router_, Role::router, "ffn_gate_inp.weight", n_embd_, spec_.n_experts);
+  if (spec_.selection_bias)
+    visitor.vector(spec_.router.selection_bias, Role::router, "exp_probs_b.bias", spec_.n_experts);
+  visitor.units(spec_.n_experts, {{"ffn_gate", n_embd_, spec_.expert.width},
+                                  {"ffn_up", n_embd_, spec_.expert.width},
+                                  {"ffn_down", spec_.expert.width, n_embd_}});
+  if (!shared_) return;
+  if (spec_.shared_gate) visitor.pinned(shared_gate_, Role::router, "ffn_gate_inp_shexp.weight", n_embd_, 1);
+  visitor.begin_block(Role::shared_expert);
+  shared_->visit(visitor);
+}
+
+MoeBlock::Routing MoeBlock::take_routing(Arena& arena, std::uint32_t n_rows) const {
+  const std::size_t n_routed = std::size_t{n_rows} * spec_.router.n_used;
+  return {arena.rows(n_rows, spec_.n_experts), arena.list<std::uint16_t>(n_routed),
+          arena.list<float>(n_routed)};
+}
+
+MoeBlock::Buffers MoeBlock::take(Arena& arena, std::uint32_t n_rows) const {
+  const std::size_t n_routed = std::size_t{n_rows} * spec_.router.n_used;
+  Buffers buffers;
+  buffers.routing = take_routing(arena, n_rows);
+  buffers.groups = {arena.list<std::uint32_t>(spec_.n_experts + 1), arena.list<std::uint32_t>(n_routed),
+                    arena.list<std::uint32_t>(n_routed), arena.list<UnitCache::Want>(spec_.n_experts)};
+  buffers.out = arena.rows(n_rows * spec_.router.n_used, n_embd_);
+  if (spec_.shared_gate) buffers.shared_gate = arena.rows(n_rows, 1);
+  return buffers;
+}
+
+void MoeBlock::needs(Needs& needs, std::uint32_t n_rows) const {
+  const ArenaScope scope(needs.arena);
+  take(needs.arena, n_rows);
+  needs.input(n_embd_);
+  needs.input(spec_.expert.width);
+  needs.hidden(spec_.expert.width);
+  if (shared_) shared_->needs(needs, n_rows);
+  // While this layer's experts are fetched the next layer with experts, which is like this one, guesses.
+  const std::uint32_t n_ahead = std::min(n_rows, k_max_decode_rows);
+  needs.arena.rows(n_ahead, n_embd_);
+  take_routing(needs.arena, n_ahead);
+  needs.arena.list<std::uint16_t>(std::size_t{n_ahead} * spec_.router.n_used);
+}
+
+void MoeBlock::route(Pass& pass, Rows x, const Routing& routing) const {
+  const std::array<Product, 1> product = {{{router_, routing.logits, nullptr}}};
+  pass.ops.matmul(x, product);
+  pass.ops.route(routing.logits, spec_.router, routing.ids.data(), routing.weights.data());
+}
+
+void MoeBlock::group(const Buffers& buffers, std::uint32_t n_rows) const {
+  const std::uint32_t n_used = spec_.router.n_used, n_routed = n_rows * n_used;
+  const std::span<std::uint32_t> begin = buffers.groups.begin;
+  const std::span<const std::uint16_t> ids = buffers.routing.ids;
+  std::fill(begin.begin(), begin.end(), 0u);
+  for (std::uint32_t i = 0; i < n_routed; ++i) ++begin[ids[i] + 1u];
+  for (std::uint32_t expert = 0; expert < spec_.n_experts; ++expert) begin[expert + 1] += begin[expert];
+  // Counting sort; `begin` is moved forward while filling and set back afterwards.
+  for (std::uint32_t i = 0; i < n_routed; ++i) {
+    const std::uint32_t place = begin[ids[i]]++;
+    buffers.groups.in_rows[place] = i / n_used;
+    buffers.groups.out_rows[place] = i;
+  }
+  for (std::uint32_t expert = spec_.n_experts; expert > 0; --expert) begin[expert] = begin[expert - 1];
+  begin[0] = 0;
+}
+
+std::span<const UnitCache::Want> MoeBlock::list_wants(const Buffers& buffers, std::uint32_t n_rows) const {
+  const Groups& groups = buffers.groups;
+  std::size_t n = 0;
+  if (n_rows == 1) {
+    for (std::uint32_t rank = 0; rank < spec_.router.n_used; ++rank)
+      groups.wants[n++] = {buffers.routing.ids[rank], 1};
+  } else {
+    // By rising id, which is the order they lie in the file.
+    for (std::uint32_t expert = 0; expert < spec_.n_experts; ++expert) {
+      const std::uint32_t count = groups.begin[expert + 1] - groups.begin[expert];
+      if (count != 0) groups.wants[n++] = {expert, count};
+    }
+  }
+  return groups.wants.first(n);
+}
+
+void MoeBlock::guess(Pass& pass, Rows x) {
+  const ArenaScope scope(pass.arena);
+  const Routing routing = take_routing(pass.arena, x.n_rows);
+  route(pass, x, routing);
+  // Every row's first choice, then every row's second, and so on; each expert once.
+  const std::uint32_t n_used = spec_.router.n_used;
+  const auto guesses = pass.arena.list<std::uint16_t>(routing.ids.size());
+  std::size_t n = 0;
+  for (std::uint32_t rank = 0; rank < n_used; ++rank) {
+    for (std::uint32_t row = 0; row < x.n_rows; ++row) {
+      const std::uint16_t expert = routing.ids[row * n_used + rank];
+      const auto known = guesses.first(n);
+      if (std::find(known.begin(), known.end(), expert) == known.end()) guesses[n++] = expert;
+    }
+  }
+  pass.cache->look_ahead(pass.next_units_layer, guesses.first(n));
+}
+
+void MoeBlock::run_experts(Pass& pass, Rows x, const Buffers& buffers) const {
+  const Groups& groups = buffers.groups;
+  const auto wants = list_wants(buffers, x.n_rows);
+  // A batch shares the worker threads. It stays small when many experts pass through few slots, so that reads
+  // go on while it is computed.
+  constexpr std::size_t k_max_batch = 16;
+  std::array<Lease, k_max_batch> leases;
+  std::array<kernels::ExpertCall, k_max_batch> calls;
+  const residency::LayerUnits& units =
+      pass.units.layers[static_cast<std::size_t>(pass.units.index_of_layer[pass.layer_idx])];
+  const std::size_t batch = wants.size() <= k_max_batch ? k_max_batch : 2;
+  pass.weight_bytes += wants.size() * units.weight_bytes;
+  UnitCache& cache = *pass.cache;
+  cache.begin(pass.layer_idx, wants,
+              pass.is_decoding() ? UnitCache::Admission::always : UnitCache::Admission::if_better, pass.now);
+  const FetchGuard guard(cache);
+  pass.look_ahead();
+  pass.ops.begin_experts(x);
+  while (const std::size_t n = cache.next(std::span(leases).first(batch))) {
+    cache.require_all();
+    pass.check_cancel();
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::uint32_t expert = leases[i].expert();
+      const std::uint32_t begin = groups.begin[expert], count = groups.begin[expert + 1] - begin;
+      calls[i] = {part_weight(units, leases[i], ExpertPart::gate),
+                  part_weight(units, leases[i], ExpertPart::up),
+                  part_weight(units, leases[i], ExpertPart::down), groups.in_rows.subspan(begin, count),
+                  groups.out_rows.subspan(begin, count)};
+    }
+    pass.ops.run_experts(std::span(calls).first(n), buffers.out);
+    for (std::size_t i = 0; i < n; ++i) leases[i] = Lease();
+    pass.let_others_work();
+  }
+  cache.require_all();
+}
+
+void MoeBlock::run_shared(Pass& pass, Rows x, const Buffers& buffers, Rows sum, float scale) const {
+  if (spec_.shared_gate) {
+    const std::array<Product, 1> product = {{{shared_gate_, buffers.shared_gate, nullptr}}};
+    pass.ops.matmul(x, product);
+  }
+  shared_->run(pass, x);
+  if (spec_.shared_gate) {
+    pass.ops.add_gated(x, buffers.shared_gate, scale, sum);
+  } else {
+    pass.ops.add(x, scale, sum);
+  }
+}
+
+void MoeBlock::run(Pass& pass, Rows x, Rows sum, float scale) {
+  const ArenaScope scope(pass.arena);
+  const Buffers buffers = take(pass.arena, x.n_rows);
+  const Routing& routing = buffers.routing;
+  route(pass, x, routing);
+  if (pass.routing_log != nullptr)
+    pass.routing_log->insert(pass.routing_log->end(), routing.ids.begin(), routing.ids.end());
+  group(buffers, x.n_rows);
+  run_experts(pass, x, buffers);
+  if (scale != 1.0f) {
+    for (float& weight : routing.weights) weight *= scale;
+  }
+  pass.ops.combine_experts(buffers.out, routing.weights.data(), spec_.router.n_used, sum);
+  if (shared_) run_shared(pass, x, buffers, sum, scale);
+}
+
+}  // namespace sluice::model

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "model/block.hpp"
+#include "model/blocks/ffn.hpp"
+#include "model/pass.hpp"
+#include "model/spec.hpp"
+
+namespace sluice::model {
+
+/// A mixture of experts: a router chooses some for each row; they come leased from the unit cache.
+class MoeBlock final : public Block {
+ public:
+  MoeBlock(const MoeSpec& spec, std::uint32_t n_embd);
+  void visit(TensorVisitor& visitor) override;
+  void needs(Needs& needs, std::uint32_t n_rows) const override;
+  void run(Pass& pass, kernels::Rows x, kernels::Rows sum, float scale) override;
+  void guess(Pass& pass, kernels::Rows x) override;
+  bool has_units() const noexcept override { return true; }
+
+ private:
+  /// What the router chose. Lists are [n_rows, n_used].
+  struct Routing {
+    kernels::Rows logits;
+    std::span<std::uint16_t> ids;
+    std::span<float> weights;
+  };
+  /// The chosen rows of each expert: those of expert e are [begin[e], begin[e + 1]) of the two lists.
+  struct Groups {
+    std::span<std::uint32_t> begin;              ///< [n_experts + 1]
+    std::span<std::uint32_t> in_rows, out_rows;  ///< Row of the input, and row of the experts' results.
+    std::span<residency::UnitCache::Want> wants;
+  };
+  struct Buffers {
+    Routing routing;
+    Groups groups;
+    kernels::Rows out;  ///< [n_rows * n_used, n_embd]
+    kernels::Rows shared_gate;
+  };
+  Routing take_routing(Arena& arena, std::uint32_t n_rows) const;
+  Buffers take(Arena& arena, std::uint32_t n_rows) const;
+  void route(Pass& pass, kernels::Rows x, const Routing& routing) const;
+  void group(const Buffers& buffers, std::uint32_t n_rows) const;
+  /// Which experts are wanted, in the order in which they should be read.
+  std::span<const residency::UnitCache::Want> list_wants(const Buffers& buffers, std::uint32_t n_rows) const;
+  void run_experts(Pass& pass, kernels::Rows x, const Buffers& buffers) const;
+  void run_shared(Pass& pass, kernels::Rows x, const Buffers& buffers, kernels::Rows sum, float scale) const;
+
+  MoeSpec spec_;
+  std::uint32_t n_embd_;
+  kernels::Weight router_, shared_gate_;
+  std::optional<DenseFfn> shared_;
+};
+
+}  // namespace sluice::model

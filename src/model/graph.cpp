@@ -1,0 +1,113 @@
+#include "model/graph.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "model/blocks/attention.hpp"
+#include "model/blocks/ffn.hpp"
+#include "model/blocks/moe.hpp"
+
+namespace sluice::model {
+namespace {
+
+const AttentionSpec& attention_of(const LayerSpec& layer) {
+  return std::get<AttentionSpec>(layer.mixer);
+}
+
+}  // namespace
+
+const MoeSpec* ModelSpec::experts() const noexcept {
+  for (const LayerSpec& layer : layers) {
+    if (const auto* moe = std::get_if<MoeSpec>(&layer.channel)) return moe;
+  }
+  return nullptr;
+}
+
+Graph::Graph(ModelSpec spec) : spec_(std::move(spec)) {
+  layers_.resize(spec_.layers.size());
+  int next_units = -1;
+  for (std::size_t i = layers_.size(); i > 0; --i) {
+    const LayerSpec& layer = spec_.layers[i - 1];
+    Layer& made = layers_[i - 1];
+    made.mixer = std::make_unique<AttentionBlock>(attention_of(layer), spec_.n_embd);
+    if (const auto* moe = std::get_if<MoeSpec>(&layer.channel)) {
+      made.channel = std::make_unique<MoeBlock>(*moe, spec_.n_embd);
+    } else {
+      made.channel = std::make_unique<FfnBlock>(std::get<FfnSpec>(layer.channel), spec_.n_embd);
+    }
+    made.next_units = next_units;
+    if (made.channel->has_units()) next_units = static_cast<int>(i - 1);
+  }
+}
+
+Declaration Graph::declare() {
+  Declaring visitor;
+  visit(visitor);
+  return std::move(visitor.result);
+}
+
+void Graph::visit(TensorVisitor& visitor) {
+  const std::uint32_t n_embd = spec_.n_embd, n_pairs = spec_.curve.params.n_rot / 2;
+  visitor.pinned(token_embd, Role::token_embedding, "token_embd.weight", n_embd, spec_.n_vocab);
+  visitor.vector(rope_factors, Role::rope_table, spec_.curve.factors, n_pairs, Need::optional);
+  if (spec_.curve.long_factors != nullptr)
+    visitor.vector(rope_long_factors, Role::rope_table, spec_.curve.long_factors, n_pairs, Need::optional);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    visitor.begin_layer(static_cast<std::uint32_t>(i));
+    Layer& layer = layers_[i];
+    const LayerSpec& spec = spec_.layers[i];
+    visitor.vector(layer.mixer_norm, Role::norm, std::string(spec.mixer_norm) + ".weight", n_embd);
+    layer.mixer->visit(visitor);
+    visitor.vector(layer.channel_norm, Role::norm, std::string(spec.channel_norm) + ".weight", n_embd);
+    layer.channel->visit(visitor);
+  }
+  visitor.end_layers();
+  visitor.vector(output_norm, Role::norm, "output_norm.weight", n_embd);
+  visitor.pinned(output, Role::output_head, "output.weight", n_embd, spec_.n_vocab, Need::optional);
+}
+
+std::vector<KvLayer> Graph::kv_layers() const {
+  std::vector<KvLayer> layers;
+  for (const LayerSpec& layer : spec_.layers) {
+    const AttentionSpec& attention = attention_of(layer);
+    layers.push_back({{attention.n_kv_heads, attention.k_head_dim, attention.v_head_dim}, attention.window});
+  }
+  return layers;
+}
+
+std::uint64_t Graph::kv_products() const noexcept {
+  std::uint64_t products = 0;
+  for (const LayerSpec& layer : spec_.layers) {
+    const AttentionSpec& attention = attention_of(layer);
+    products += std::uint64_t{attention.n_heads} * (attention.k_head_dim + attention.v_head_dim);
+  }
+  return products;
+}
+
+std::uint32_t n_logits_rows(const ModelSpec& spec, std::uint32_t n_rows) noexcept {
+  // As many as take the room of the residual stream and its normalised copy.
+  const std::uint64_t stream = std::uint64_t{2} * n_rows * spec.n_embd;
+  const std::uint64_t n = std::clamp<std::uint64_t>(stream / std::max(spec.n_vocab, 1u), 1, 64);
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(n, n_rows));
+}
+
+PassMemory pass_memory(const Graph& graph, std::uint32_t n_rows) {
+  const ModelSpec& spec = graph.spec();
+  Arena arena;
+  Needs needs{arena};
+  arena.rows(n_rows, spec.n_embd);
+  arena.rows(n_rows, spec.n_embd);
+  arena.list<float>(spec.n_vocab);
+  for (const Graph::Layer& layer : graph.layers()) {
+    for (const Block* block : {layer.mixer.get(), layer.channel.get()}) {
+      const ArenaScope scope(arena);
+      block->needs(needs, n_rows);
+    }
+  }
+  arena.rows(n_logits_rows(spec, n_rows), spec.n_vocab);
+  return {arena.peak().device,
+          arena.peak().host,
+          {n_rows, needs.widest_input, needs.widest_hidden, spec.curve.params.n_rot}};
+}
+
+}  // namespace sluice::model

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "kernels/ops.hpp"
+#include "model/arena.hpp"
+#include "model/block.hpp"
+#include "model/kv_layout.hpp"
+#include "model/weights.hpp"
+#include "residency/unit_cache.hpp"
+#include "residency/unit_map.hpp"
+
+namespace sluice::model {
+
+/// The rows of one pass over the layers: tokens of one or several sequences.
+struct PassRows {
+  std::span<const std::int32_t> tokens;
+  kernels::PassTables tables;                  ///< Of as many rows.
+  std::span<const std::uint32_t> logits_rows;  ///< Rows whose logits are wanted, rising.
+};
+
+/// Rows up to which a pass over streamed experts is treated as decoding: what it uses is worth keeping, and
+/// the next layer's experts can be guessed.
+constexpr std::uint32_t k_max_decode_rows = 16;
+
+/// What blocks work with while a pass is computed.
+struct Pass {
+  kernels::Ops& ops;
+  Weights& weights;
+  Arena& arena;
+  residency::UnitCache* cache;  ///< Null for dense models.
+  const residency::UnitMap& units;
+  const KvLayout& kv;
+  const PassRows& rows;
+  const std::atomic<bool>* cancel;
+  std::uint64_t now;  ///< The cache policy's clock, in tokens.
+  /// Called between two parts of a layer that take long. May be empty.
+  const std::function<void()>& busy_hook;
+  std::vector<std::uint16_t>* routing_log;  ///< Null: nobody wants it.
+  float norm_eps;
+  bool looks_ahead;
+  std::uint64_t weight_bytes = 0;  ///< Of the units that this pass needed.
+
+  // Of the layer being computed.
+  std::uint32_t layer_idx = 0;
+  kernels::Rows x;  ///< The residual stream.
+  Block* next_units =
+      nullptr;  ///< The next block that has units, if any is left; its layer and the gain of its norm.
+  std::uint32_t next_units_layer = 0;
+  const float* next_units_norm = nullptr;
+
+  std::uint32_t n_rows() const noexcept { return static_cast<std::uint32_t>(rows.tokens.size()); }
+  bool is_decoding() const noexcept { return n_rows() <= k_max_decode_rows; }
+  void let_others_work() const {
+    if (busy_hook) busy_hook();
+  }
+  /// Throws Error(cancelled).
+  void check_cancel() const;
+  /// Lets the next block with units guess from the residual stream as it is now.
+  void look_ahead();
+};
+
+}  // namespace sluice::model

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kernels/ops.hpp"
+
+namespace sluice::model {
+
+// What a decoder-only transformer consists of, as plain data. A file in arch/ fills it from metadata;
+// graph.cpp makes blocks of it. No field is about one architecture: each says what is computed.
+
+/// How positions rotate queries and keys.
+struct RopeCurve {
+  kernels::RopeParams params;
+  /// Vectors [n_rot/2] that divide the frequencies, when the file has them. With a second one, contexts
+  /// longer than params.n_ctx_orig use that.
+  const char* factors = "rope_freqs.weight";
+  const char* long_factors = nullptr;
+};
+
+/// Queries grow with the logarithm of the position: times 1 + scale * ln(1 + floor(position / interval)).
+struct Temperature {
+  float scale = 0;  ///< 0: none.
+  std::uint32_t interval = 0;
+};
+
+/// Grouped-query attention.
+struct AttentionSpec {
+  std::uint32_t n_heads = 0;
+  std::uint32_t n_kv_heads = 0;
+  std::uint32_t k_head_dim = 0;
+  std::uint32_t v_head_dim = 0;
+  std::uint32_t window = 0;  ///< Positions that a query sees, its own included; 0: all.
+  float scale = 0;           ///< Of the scores.
+  Temperature temperature;
+  /// One matrix each for queries, keys and values, or one for all three.
+  enum class Projection : std::uint8_t { split, fused } projection = Projection::split;
+  /// Norm of queries and keys before they rotate: of each head, or of all heads together.
+  enum class QkNorm : std::uint8_t { none, per_head, whole_row } qk_norm = QkNorm::none;
+  bool needs_qkv_bias = false;  ///< Otherwise biases are used when the file has them.
+
+  std::uint32_t q_dim() const noexcept { return n_heads * k_head_dim; }
+  std::uint32_t k_dim() const noexcept { return n_kv_heads * k_head_dim; }
+  std::uint32_t v_dim() const noexcept { return n_kv_heads * v_head_dim; }
+  std::uint32_t out_dim() const noexcept { return n_heads * v_head_dim; }
+};
+
+/// down(silu(gate(x)) * up(x)).
+struct FfnSpec {
+  std::uint32_t width = 0;
+  /// Two matrices for gate and up, or one that holds both, gate first.
+  enum class Form : std::uint8_t { split, fused } form = Form::split;
+};
+
+/// Experts, of which a router chooses some for each row, and perhaps one that every row gets.
+struct MoeSpec {
+  std::uint32_t n_experts = 0;
+  FfnSpec expert;
+  kernels::RouterParams router;
+  bool selection_bias = false;  ///< The file has a bias that counts for the choice only.
+  FfnSpec shared;               ///< Without width: none.
+  bool shared_gate = false;     ///< The shared expert's result is scaled by a logistic function of the input.
+};
+
+using MixerSpec = std::variant<AttentionSpec>;
+using ChannelSpec = std::variant<FfnSpec, MoeSpec>;
+
+/// x += residual_scale * mixer(norm(x)), then x += residual_scale * channel(norm(x)).
+struct LayerSpec {
+  const char* mixer_norm = "attn_norm";
+  const char* channel_norm = "ffn_norm";
+  MixerSpec mixer;
+  ChannelSpec channel;
+};
+
+struct ModelSpec {
+  std::string architecture;
+  std::uint32_t n_embd = 0;
+  std::uint32_t n_vocab = 0;  ///< Rows of the embedding; metadata do not say it.
+  std::uint32_t n_ctx_train = 0;
+  float norm_eps = 0;
+  float embedding_scale = 1;
+  float residual_scale = 1;
+  float logit_scale = 1;  ///< Logits are multiplied by it.
+  RopeCurve curve;
+  std::vector<LayerSpec> layers;
+
+  std::uint32_t n_layers() const noexcept { return static_cast<std::uint32_t>(layers.size()); }
+  /// Of the first layer that has experts; null for dense models. The number of experts and how many are used
+  /// are the same in all such layers.
+  const MoeSpec* experts() const noexcept;
+  std::uint32_t n_experts() const noexcept { return experts() == nullptr ? 0 : experts()->n_experts; }
+  std::uint32_t n_experts_used() const noexcept {
+    return experts() == nullptr ? 0 : experts()->router.n_used;
+  }
+};
+
+// Limits on what a file may claim, far above any real model; they keep later arithmetic inside 32 and 64
+// bits.
+constexpr std::uint64_t k_max_layers = 1024;
+constexpr std::uint64_t k_max_width = 1u << 20;  ///< n_embd, widths of feed-forward blocks.
+constexpr std::uint64_t k_max_heads = 4096;
+constexpr std::uint64_t k_max_head_dim = 1024;  ///< Limit of the attention kernels.
+constexpr std::uint64_t k_max_experts = 4096;   ///< Limit of the router kernels.
+constexpr std::uint64_t k_max_vocab = 1u << 24;
+constexpr std::uint64_t k_max_context = 1u << 28;
+
+}  // namespace sluice::model
