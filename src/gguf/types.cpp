@@ -11,52 +11,23 @@
 namespace sluice::gguf {
 namespace {
 
-constexpr std::uint32_t k_type_ids = 41;
+constexpr TypeTraits k_types[] = {
+#define SLUICE_TYPE(id, type, Code, name, elements, bytes, use, similar) \
+  {TensorType::type, name, elements, bytes, TypeUse::use, TensorType::similar, id},
+#define SLUICE_VARIANT(id, file_id, type, Code, name, elements, bytes, use, similar) \
+  {TensorType::type, name, elements, bytes, TypeUse::use, TensorType::similar, file_id},
+#include "gguf/types.def"
+};
 
-// Block shapes of the ggml file format. Entries with no name are ids that were removed (4, 5: early Q4_2 and
-// Q4_3; 31-33 and 36-38: layouts repacked for one CPU, which never belonged into files).
-constexpr std::array<TypeTraits, k_type_ids> make_table() {
-  std::array<TypeTraits, k_type_ids> table{};
-  const auto put = [&table](TensorType type, const char* name, std::uint32_t elements, std::uint32_t bytes) {
-    table[static_cast<std::uint32_t>(type)] = {type, name, elements, bytes};
-  };
-  put(TensorType::f32, "F32", 1, 4);
-  put(TensorType::f16, "F16", 1, 2);
-  put(TensorType::q4_0, "Q4_0", 32, 18);
-  put(TensorType::q4_1, "Q4_1", 32, 20);
-  put(TensorType::q5_0, "Q5_0", 32, 22);
-  put(TensorType::q5_1, "Q5_1", 32, 24);
-  put(TensorType::q8_0, "Q8_0", 32, 34);
-  put(TensorType::q8_1, "Q8_1", 32, 36);
-  put(TensorType::q2_k, "Q2_K", 256, 84);
-  put(TensorType::q3_k, "Q3_K", 256, 110);
-  put(TensorType::q4_k, "Q4_K", 256, 144);
-  put(TensorType::q5_k, "Q5_K", 256, 176);
-  put(TensorType::q6_k, "Q6_K", 256, 210);
-  put(TensorType::q8_k, "Q8_K", 256, 292);
-  put(TensorType::iq2_xxs, "IQ2_XXS", 256, 66);
-  put(TensorType::iq2_xs, "IQ2_XS", 256, 74);
-  put(TensorType::iq3_xxs, "IQ3_XXS", 256, 98);
-  put(TensorType::iq1_s, "IQ1_S", 256, 50);
-  put(TensorType::iq4_nl, "IQ4_NL", 32, 18);
-  put(TensorType::iq3_s, "IQ3_S", 256, 110);
-  put(TensorType::iq2_s, "IQ2_S", 256, 82);
-  put(TensorType::iq4_xs, "IQ4_XS", 256, 136);
-  put(TensorType::i8, "I8", 1, 1);
-  put(TensorType::i16, "I16", 1, 2);
-  put(TensorType::i32, "I32", 1, 4);
-  put(TensorType::i64, "I64", 1, 8);
-  put(TensorType::f64, "F64", 1, 8);
-  put(TensorType::iq1_m, "IQ1_M", 256, 56);
-  put(TensorType::bf16, "BF16", 1, 2);
-  put(TensorType::tq1_0, "TQ1_0", 256, 54);
-  put(TensorType::tq2_0, "TQ2_0", 256, 66);
-  put(TensorType::mxfp4, "MXFP4", 32, 17);
-  put(TensorType::nvfp4, "NVFP4", 64, 36);
-  return table;
-}
-
-constexpr std::array<TypeTraits, k_type_ids> k_table = make_table();
+/// Place in k_types by id; ids without a type have k_none.
+constexpr std::uint8_t k_none = 0xff;
+constexpr auto k_places = [] {
+  std::array<std::uint8_t, k_type_ids> places{};
+  places.fill(k_none);
+  std::uint8_t place = 0;
+  for (const TypeTraits& traits : k_types) places[static_cast<std::uint32_t>(traits.type)] = place++;
+  return places;
+}();
 
 struct NamedId {
   std::uint32_t id;
@@ -101,8 +72,14 @@ const NamedId* find_id(std::span<const NamedId> ids, std::uint32_t id) noexcept 
 }  // namespace
 
 std::optional<TypeTraits> find_type_traits(std::uint32_t type_id) noexcept {
-  if (type_id >= k_table.size() || k_table[type_id].name == nullptr) return std::nullopt;
-  return k_table[type_id];
+  if (type_id >= k_type_ids || k_places[type_id] == k_none) return std::nullopt;
+  const TypeTraits& traits = k_types[k_places[type_id]];
+  if (traits.file_id != type_id) return std::nullopt;  // A variant, whose own id is no file's.
+  return traits;
+}
+
+std::span<const TypeTraits> all_types() noexcept {
+  return k_types;
 }
 
 std::string describe_unknown_type(std::uint32_t type_id) {
@@ -129,9 +106,8 @@ std::string describe_unknown_type(std::uint32_t type_id) {
 
 const TypeTraits& type_traits(TensorType type) noexcept {
   const auto type_id = static_cast<std::uint32_t>(type);
-  SLUICE_CHECK(type_id < k_table.size());
-  SLUICE_CHECK(k_table[type_id].name != nullptr);
-  return k_table[type_id];
+  SLUICE_CHECK(type_id < k_type_ids && k_places[type_id] != k_none);
+  return k_types[k_places[type_id]];
 }
 
 }  // namespace sluice::gguf

@@ -2,46 +2,24 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 namespace sluice::gguf {
 
-/// Element types of GGUF tensors. The numbers are the file format's (ggml's type ids); the gaps are types
-/// that were removed from the format.
+/// Element types of GGUF tensors; types.def lists them. The numbers are the file format's (ggml's type ids),
+/// but for variants, whose ids no file may use.
 enum class TensorType : std::uint32_t {
-  f32 = 0,
-  f16 = 1,
-  q4_0 = 2,
-  q4_1 = 3,
-  q5_0 = 6,
-  q5_1 = 7,
-  q8_0 = 8,
-  q8_1 = 9,
-  q2_k = 10,
-  q3_k = 11,
-  q4_k = 12,
-  q5_k = 13,
-  q6_k = 14,
-  q8_k = 15,
-  iq2_xxs = 16,
-  iq2_xs = 17,
-  iq3_xxs = 18,
-  iq1_s = 19,
-  iq4_nl = 20,
-  iq3_s = 21,
-  iq2_s = 22,
-  iq4_xs = 23,
-  i8 = 24,
-  i16 = 25,
-  i32 = 26,
-  i64 = 27,
-  f64 = 28,
-  iq1_m = 29,
-  bf16 = 30,
-  tq1_0 = 34,
-  tq2_0 = 35,
-  mxfp4 = 39,
-  nvfp4 = 40,
+#define SLUICE_TYPE(id, type, Code, name, elements, bytes, use, similar) type = id,
+#include "gguf/types.def"
+};
+
+constexpr std::uint32_t k_type_ids = 64;  ///< All of TensorType is below.
+
+enum class TypeUse : std::uint8_t {
+  weight,      ///< Matrices may have it.
+  activation,  ///< Formats that ggml keeps activations in: decoded, but no matrix of a model has them.
+  number,      ///< Decoded, not multiplied.
 };
 
 /// A row of `n` elements is stored as n / block_elements blocks of block_bytes each.
@@ -50,9 +28,17 @@ struct TypeTraits {
   const char* name;  ///< The usual spelling: "Q4_K", "IQ2_XXS", "F16".
   std::uint32_t block_elements;
   std::uint32_t block_bytes;
+  TypeUse use;
+  TensorType
+      similar;  ///< The weight type whose kernel's rate is taken for this one's; itself where it is measured.
+  std::uint32_t file_id;  ///< What files call it.
 };
 
-/// Facts of a type; nothing when the id is unknown or was removed.
+/// All types, in the order of types.def.
+std::span<const TypeTraits> all_types() noexcept;
+
+/// Facts of the type that files give this id; nothing when the id is unknown or was removed. One id has two
+/// block shapes (Q2_0, see types.def): this is the one of the format, and the reader looks for the other.
 std::optional<TypeTraits> find_type_traits(std::uint32_t type_id) noexcept;
 
 /// What is known of an id that find_type_traits() does not have, and the cure: a sentence for a message.

@@ -244,7 +244,7 @@ void Writer::write_header(const ByteSink& sink) {
     output.string(tensor.name);
     output.number(tensor.n_dims);
     for (std::uint32_t dim_idx = 0; dim_idx < tensor.n_dims; ++dim_idx) output.number(tensor.dims[dim_idx]);
-    output.number(static_cast<std::uint32_t>(tensor.type));
+    output.number(type_traits(tensor.type).file_id);
     output.number(offset);
     tensor.offset_bytes = offset;
     const auto end = base::checked_add(offset, tensor.size_bytes);

@@ -39,9 +39,8 @@ std::unique_ptr<Ops> make_cpu_ops(base::ThreadPool& pool, platform::Isa isa) {
 
 CpuOps::CpuOps(base::ThreadPool& pool, Isa isa)
     : pool_(pool), math_(vector_math(isa)), attention_math_(attention_math(isa)) {
-  for (std::uint32_t id = 0; id < kernels_.size(); ++id) {
-    if (gguf::find_type_traits(id)) kernels_[id] = find_gemm(static_cast<TensorType>(id), isa);
-  }
+  for (const gguf::TypeTraits& traits : gguf::all_types())
+    kernels_[static_cast<std::size_t>(traits.type)] = find_gemm(traits.type, isa);
 }
 
 std::byte* CpuOps::allocate(std::size_t bytes) {

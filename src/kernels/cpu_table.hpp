@@ -130,7 +130,7 @@ class CpuOps final : public Ops {
   base::ThreadPool& pool_;
   const VectorMath& math_;
   const AttentionMath& attention_math_;
-  std::array<GemmKernel, 64> kernels_{};  ///< By type id.
+  std::array<GemmKernel, gguf::k_type_ids> kernels_{};  ///< By type id.
   std::vector<platform::MappedRegion> regions_;
   platform::MappedRegion scratch_;
   ScratchLayout layout_;

@@ -39,7 +39,8 @@ constexpr auto k_forms = std::to_array<BlockForm>({
     {TensorType::iq2_s, 0, k_no_field, 0},   {TensorType::iq3_xxs, 0, k_no_field, 0},
     {TensorType::iq3_s, 0, k_no_field, 0},   {TensorType::iq4_nl, 0, k_no_field, 0},
     {TensorType::iq4_xs, 0, k_no_field, 0},  {TensorType::tq1_0, 52, k_no_field, 0},
-    {TensorType::tq2_0, 64, k_no_field, 0},
+    {TensorType::tq2_0, 64, k_no_field, 0},  {TensorType::q1_0, 0, k_no_field, 0},
+    {TensorType::q2_0, 0, k_no_field, 0},    {TensorType::q2_0_g128, 0, k_no_field, 0},
 });
 
 const BlockForm* find_form(TensorType type) noexcept {
@@ -80,6 +81,29 @@ void put_scale(const BlockForm& form, std::byte* block, float value) noexcept {
   }
 }
 
+/// An unsigned E4M3 number: bias 7, three bits of mantissa.
+float ue4m3(int bits) noexcept {
+  const int exponent = bits >> 3, mantissa = bits & 7;
+  return exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                       : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+}
+
+/// Gives each of the scales at the beginning of NVFP4 blocks one of the two numbers around `scale`, so often
+/// that the mean square is right: weights are small, and there the numbers lie far apart.
+void put_nvfp4_scales(std::span<std::byte> blocks, std::size_t block_bytes, float scale,
+                      SynthRandom& random) {
+  constexpr int k_largest = 0x7e, k_n_scales = 4;
+  int low = 0;
+  while (low + 1 < k_largest && ue4m3(low + 1) <= scale) ++low;
+  const float a = ue4m3(low), b = ue4m3(low + 1);
+  const float share = std::clamp((scale * scale - a * a) / (b * b - a * a), 0.0f, 1.0f);
+  const auto threshold = static_cast<std::uint64_t>(share * 65536.0f);
+  for (std::size_t at = 0; at < blocks.size(); at += block_bytes) {
+    for (std::size_t i = 0; i < k_n_scales; ++i)
+      blocks[at + i] = static_cast<std::byte>(random.below(65536) < threshold ? low + 1 : low);
+  }
+}
+
 float deviation(TensorType type, std::span<const std::byte> blocks) {
   const gguf::TypeTraits& traits = gguf::type_traits(type);
   const std::size_t n_blocks =
@@ -105,7 +129,8 @@ float SynthRandom::normal() noexcept {
 }
 
 bool can_synthesize(TensorType type) noexcept {
-  return is_float(type) || type == TensorType::mxfp4 || find_form(type) != nullptr;
+  return is_float(type) || type == TensorType::mxfp4 || type == TensorType::nvfp4 ||
+         find_form(type) != nullptr;
 }
 
 BlockPool::BlockPool(TensorType type, float std_dev, std::uint64_t seed)
@@ -149,6 +174,10 @@ void BlockPool::fill_blocks(TensorType type, float std_dev, SynthRandom& random)
     const int exponent = std::clamp(k_exponent_of_one + static_cast<int>(steps), 1, 250);
     for (at = 0; at < bytes_.size(); at += block_bytes_) bytes_[at] = static_cast<std::byte>(exponent);
     return;
+  }
+  if (type == TensorType::nvfp4) {
+    put_nvfp4_scales(bytes_, block_bytes_, 1.0f, random);
+    return put_nvfp4_scales(bytes_, block_bytes_, std_dev / deviation(type, bytes_), random);
   }
   const BlockForm* form = find_form(type);
   SLUICE_CHECK(form != nullptr);

@@ -13,15 +13,13 @@ namespace sluice {
 namespace {
 
 constexpr const char* k_mix_name = "Q4_K_M";
-constexpr std::uint32_t k_n_type_ids = 64;
 
 synth::WeightTypes parse_type(const std::string& name) {
   if (name == k_mix_name) return {};
   std::string known;
   for (const std::string& candidate : synth_types()) known += (known.empty() ? "" : ", ") + candidate;
-  for (std::uint32_t type_id = 0; type_id < k_n_type_ids; ++type_id) {
-    const auto traits = gguf::find_type_traits(type_id);
-    if (traits && name == traits->name && synth::can_synthesize(traits->type)) return {traits->type};
+  for (const gguf::TypeTraits& traits : gguf::all_types()) {
+    if (name == traits.name && synth::can_synthesize(traits.type)) return {traits.type};
   }
   base::fail(ErrorCode::invalid_argument, "weights cannot be synthesized as '{}'; known types are {}", name,
              known);
@@ -54,9 +52,8 @@ std::vector<SynthShape> synth_shapes() {
 
 std::vector<std::string> synth_types() {
   std::vector<std::string> types = {k_mix_name};
-  for (std::uint32_t type_id = 0; type_id < k_n_type_ids; ++type_id) {
-    const auto traits = gguf::find_type_traits(type_id);
-    if (traits && synth::can_synthesize(traits->type)) types.emplace_back(traits->name);
+  for (const gguf::TypeTraits& traits : gguf::all_types()) {
+    if (synth::can_synthesize(traits.type)) types.emplace_back(traits.name);
   }
   return types;
 }

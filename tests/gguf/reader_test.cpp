@@ -259,6 +259,46 @@ TEST(Reader, ImpossibleTensorsAreRefusedWithTheirNameAndOffset) {
   }
 }
 
+/// Two matrices of the type id 42 with 256 rows of 128 elements, `first_bytes` from each other, and what lies
+/// behind the second.
+std::vector<std::byte> two_bit_file(std::uint64_t first_bytes, std::uint64_t last_bytes) {
+  RawBytes file;
+  file.header(2, 0).tensor("a", {128, 256}, 42, 0).tensor("b", {128, 256}, 42, first_bytes);
+  return file.pad_to(32).zeros(first_bytes + last_bytes).bytes();
+}
+
+TEST(Reader, TwoBlockShapesUnderOneTypeIdAreToldApartBySize) {
+  constexpr std::uint64_t k_usual = 256 * 2 * 18, k_fork = 256 * 34;
+  const ModelFile usual = parse_bytes(two_bit_file(k_usual, k_usual));
+  const ModelFile fork = parse_bytes(two_bit_file(k_fork, k_fork));
+  for (const char* name : {"a", "b"}) {
+    EXPECT_EQ(usual.find_tensor(name)->type, TensorType::q2_0);
+    EXPECT_EQ(usual.find_tensor(name)->size_bytes, k_usual);
+    EXPECT_EQ(fork.find_tensor(name)->type, TensorType::q2_0_g128);
+    EXPECT_EQ(fork.find_tensor(name)->size_bytes, k_fork);
+  }
+  // Sizes of neither, and of each once.
+  for (const std::uint64_t bytes : {std::uint64_t{0}, k_fork - 32, k_usual - 32, k_usual + 32}) {
+    EXPECT_THAT(parse_error(two_bit_file(bytes, k_usual)),
+                AllOf(HasSubstr("tiny.gguf"), HasSubstr("'a'"), HasSubstr("64 elements in 18 bytes"),
+                      HasSubstr("128 in 34")))
+        << bytes;
+  }
+}
+
+TEST(Reader, TheOnlyTwoBitMatrixEndsWithTheFile) {
+  const auto parse = [](std::uint64_t row, std::uint64_t n_bytes) {
+    RawBytes file;
+    return file.header(1, 0).tensor("a", {row, 512}, 42, 0).pad_to(32).zeros(n_bytes).bytes();
+  };
+  EXPECT_EQ(parse_bytes(parse(128, 512 * 36)).tensors[0].type, TensorType::q2_0);
+  EXPECT_EQ(parse_bytes(parse(128, 512 * 34)).tensors[0].type, TensorType::q2_0_g128);
+  // Rows of 64 cannot be the fork's.
+  EXPECT_EQ(parse_bytes(parse(64, 512 * 18)).tensors[0].type, TensorType::q2_0);
+  EXPECT_THAT(parse_error(parse(64, 512 * 17)), HasSubstr("fit neither"));
+  EXPECT_THAT(parse_error(parse(96, 512 * 27)), HasSubstr("blocks have 64"));
+}
+
 TEST(Reader, BadNamesAreRefused) {
   const auto tensor_named = [](std::string_view name) {
     RawBytes file;

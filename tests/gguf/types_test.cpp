@@ -36,11 +36,14 @@ TEST(TensorTypes, BlockSizesAreTheSumsOfTheirFields) {
   EXPECT_EQ(type_traits(TensorType::q8_k).block_bytes, 4 + 256 + 2 * 256 / 16);
   EXPECT_EQ(type_traits(TensorType::mxfp4).block_bytes, 1 + 32 / 2);
   EXPECT_EQ(type_traits(TensorType::nvfp4).block_bytes, 64 / 16 + 64 / 2);
+  EXPECT_EQ(type_traits(TensorType::q1_0).block_bytes, k_half + 128 / 8);
+  EXPECT_EQ(type_traits(TensorType::q2_0).block_bytes, k_half + 64 / 4);
+  EXPECT_EQ(type_traits(TensorType::q2_0_g128).block_bytes, k_half + 128 / 4);
 }
 
 TEST(TensorTypes, RemovedAndUnknownIdsHaveNoTraits) {
   for (const std::uint32_t type_id :
-       {4u, 5u, 31u, 32u, 33u, 36u, 37u, 38u, 41u, 77u, 0x7fffffffu, 0xffffffffu}) {
+       {4u, 5u, 31u, 32u, 33u, 36u, 37u, 38u, 43u, 63u, 77u, 0x7fffffffu, 0xffffffffu}) {
     EXPECT_FALSE(find_type_traits(type_id)) << type_id;
   }
 }
@@ -58,24 +61,28 @@ TEST(TensorTypes, IdsThatAreNoneSayWhatTheyWereAndWhatToTake) {
   expect(137, "IQ2_K", "ik_llama.cpp");
   expect(144, "IQ4_KS", "for example IQ4_XS");
   expect(399, "ik_llama.cpp", "of the same model");
-  for (const std::uint32_t id : {41u, 77u, 512u, 0xffffffffu})
+  for (const std::uint32_t id : {43u, 63u, 77u, 512u, 0xffffffffu})
     expect(id, "unknown", "newer than this program");
 }
 
 TEST(TensorTypes, EveryKnownIdNamesItselfAndNoTwoShareAName) {
   std::set<std::string> names;
   std::size_t n_types = 0;
-  for (std::uint32_t type_id = 0; type_id < 64; ++type_id) {
-    const auto traits = find_type_traits(type_id);
-    if (!traits) continue;
+  for (const TypeTraits& traits : all_types()) {
     ++n_types;
-    EXPECT_EQ(static_cast<std::uint32_t>(traits->type), type_id);
-    EXPECT_GT(traits->block_elements, 0u);
-    EXPECT_GT(traits->block_bytes, 0u);
-    EXPECT_STREQ(type_name(traits->type), traits->name);
-    names.insert(traits->name);
+    EXPECT_LT(static_cast<std::uint32_t>(traits.type), k_type_ids);
+    EXPECT_GT(traits.block_elements, 0u);
+    EXPECT_GT(traits.block_bytes, 0u);
+    EXPECT_STREQ(type_name(traits.type), traits.name);
+    names.insert(traits.name);
+    const auto of_file = find_type_traits(traits.file_id);
+    ASSERT_TRUE(of_file) << traits.name;
+    EXPECT_EQ(of_file->type, traits.type == TensorType::q2_0_g128 ? TensorType::q2_0 : traits.type);
+    // The rate that stands for its own is one that is measured.
+    EXPECT_EQ(type_traits(traits.similar).similar, traits.similar) << traits.name;
+    EXPECT_EQ(type_traits(traits.similar).use, traits.use) << traits.name;
   }
-  EXPECT_EQ(n_types, 33u);
+  EXPECT_EQ(n_types, 36u);
   EXPECT_EQ(names.size(), n_types);
 }
 

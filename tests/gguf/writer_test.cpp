@@ -90,11 +90,10 @@ TEST(Writer, TensorsOfEveryTypeComeBackWithTheirBytes) {
   Writer writer;
   writer.metadata().add("general.alignment", test::uint_value(128));
   std::vector<TensorType> types;
-  for (std::uint32_t type_id = 0; type_id < 64; ++type_id) {
-    if (const auto traits = find_type_traits(type_id)) {
-      types.push_back(traits->type);
-      writer.add_tensor(traits->name, traits->type, {traits->block_elements * 2, 3, 1, 2});
-    }
+  for (const TypeTraits& traits : all_types()) {
+    if (traits.type == TensorType::q2_0_g128) continue;  // No file has it beside Q2_0.
+    types.push_back(traits.type);
+    writer.add_tensor(traits.name, traits.type, {traits.block_elements * 2, 3, 1, 2});
   }
   const std::vector<std::byte> file = test::write_with_pattern(writer);
   const ModelFile model = test::parse_bytes(file);

@@ -10,8 +10,8 @@
 #include "gguf/types.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/quant.hpp"
-#include "kernels/scalar/decode.hpp"
 #include "kernels/scalar/gemm_scalar.hpp"
+#include "kernels/scalar/visit_block.hpp"
 #include "support/random_blocks.hpp"
 
 namespace sluice::kernels {
@@ -68,6 +68,10 @@ std::vector<double> magnitudes(TensorType type, const std::byte* row, std::size_
         scalar::Unpacked32 u;
         unpack(block, u);
         result[c] = std::abs(static_cast<double>(u.scale) * u.q[e]) + std::abs(static_cast<double>(u.min));
+      } else if constexpr (scalar::UnpacksToParts<Block>) {
+        scalar::UnpackedPart<Block::k_part_elements> u;
+        unpack(block, e / Block::k_part_elements, u);
+        result[c] = std::abs(static_cast<double>(u.scale) * u.q[e % Block::k_part_elements]);
       } else if constexpr (scalar::UnpacksTo256<Block>) {
         scalar::Unpacked256 u;
         unpack(block, u);
@@ -90,10 +94,10 @@ double roundings(const GemmKernel& kernel, std::size_t n_cols) {
     // The product, 16 additions in its lane, 4 of lanes, one per chunk.
     case ActivationFormat::f32:
       return 1 + 16 + 4 + static_cast<double>(n_cols / 256 + 1);
-    // d_w * d_x, the integer's conversion, their product, the minimum's term, one addition per block; and the
+    // d_w * d_x, the integer's conversion, their product, the minimum's term, one addition per scale; and the
     // decoded weight it is compared with has two or three of its own.
     case ActivationFormat::q8_32:
-      return 4 + 3 + static_cast<double>(n_cols / 32);
+      return 4 + 3 + static_cast<double>(n_cols / 16);
     case ActivationFormat::q8_256:
       return 4 + 3 + static_cast<double>(n_cols / 256);
   }
@@ -109,9 +113,8 @@ class GemmScalar : public testing::TestWithParam<TensorType> {
 
 std::vector<TensorType> weight_types() {
   std::vector<TensorType> types;
-  for (std::uint32_t id = 0; id <= 40; ++id) {
-    const auto traits = gguf::find_type_traits(id);
-    if (traits && traits->type != TensorType::f64 && !(id >= 24 && id <= 27)) types.push_back(traits->type);
+  for (const gguf::TypeTraits& traits : gguf::all_types()) {
+    if (traits.use != gguf::TypeUse::number) types.push_back(traits.type);
   }
   return types;
 }
@@ -133,11 +136,11 @@ INSTANTIATE_TEST_SUITE_P(Types, GemmScalar, testing::ValuesIn(weight_types()),
                          [](const auto& test) { return std::string(gguf::type_name(test.param)); });
 
 TEST(FindScalarGemm, RefusesIntegersAndUnknownIds) {
-  for (const TensorType type : {TensorType::i8, TensorType::i16, TensorType::i32, TensorType::i64}) {
+  for (const TensorType type :
+       {TensorType::i8, TensorType::i16, TensorType::i32, TensorType::i64, TensorType::f64}) {
     EXPECT_EQ(scalar::find_scalar_gemm(type).gemm, nullptr) << gguf::type_name(type);
   }
   EXPECT_EQ(scalar::find_scalar_gemm(static_cast<TensorType>(77)).gemm, nullptr);
-  EXPECT_NE(scalar::find_scalar_gemm(TensorType::f64).gemm, nullptr);
 }
 
 TEST(FindScalarGemm, EachTypeHasItsPartner) {
@@ -147,8 +150,8 @@ TEST(FindScalarGemm, EachTypeHasItsPartner) {
   EXPECT_EQ(scalar::find_scalar_gemm(TensorType::iq4_xs).activation, ActivationFormat::q8_256);
   EXPECT_EQ(scalar::find_scalar_gemm(TensorType::iq2_s).activation, ActivationFormat::q8_256);
   EXPECT_EQ(scalar::find_scalar_gemm(TensorType::tq1_0).activation, ActivationFormat::q8_256);
-  EXPECT_EQ(scalar::find_scalar_gemm(TensorType::nvfp4).activation, ActivationFormat::f32);
-  EXPECT_EQ(integer_dot_types().size(), 22u);
+  EXPECT_EQ(scalar::find_scalar_gemm(TensorType::nvfp4).activation, ActivationFormat::q8_32);
+  EXPECT_EQ(integer_dot_types().size(), 26u);
 }
 
 TEST_P(GemmScalar, EqualsTheDotProductOfDecodedWeights) {
@@ -252,6 +255,7 @@ std::size_t scale_bytes(TensorType type) {
     case TensorType::mxfp4:
       return 1;
     case TensorType::q4_1:
+    case TensorType::nvfp4:
     case TensorType::q5_1:
     case TensorType::q2_k:
     case TensorType::q4_k:

@@ -39,7 +39,8 @@ const std::vector<Format>& int8_formats() {
       {iq4_nl, 0, 2},         {mxfp4, 0, 1},       {q3_k, 108, 110},    {q6_k, 208, 210},   {iq4_xs, 0, 2},
       {q2_k, 80, 84, 82, 15}, {q4_k, 0, 4, 2, 63}, {q5_k, 0, 4, 2, 63}, {iq2_xxs, 0, 2},    {iq2_xs, 0, 2},
       {iq2_s, 0, 2},          {iq3_xxs, 0, 2},     {iq3_s, 0, 2},       {iq1_s, 0, 2},      {iq1_m, 48, 56},
-      {tq1_0, 52, 54},        {tq2_0, 64, 66},
+      {tq1_0, 52, 54},        {tq2_0, 64, 66},     {q1_0, 0, 2},        {q2_0, 0, 2},       {q2_0_g128, 0, 2},
+      {nvfp4, 0, 4},
   };
   return formats;
 }
@@ -48,7 +49,7 @@ const std::vector<Format>& all_formats() {
   static const std::vector<Format> formats = [] {
     using enum TensorType;
     std::vector<Format> result = int8_formats();
-    for (const TensorType type : {f32, f16, bf16, nvfp4, q8_1, q8_k}) {
+    for (const TensorType type : {f32, f16, bf16, q8_1, q8_k}) {
       result.push_back({type, 0, 0});
     }
     return result;
@@ -126,7 +127,9 @@ std::vector<double> decode_activation(ActivationFormat format, const std::byte* 
 /// weight rounds at most four times; a float kernel adds one product per lane and vector (NEON has 4 lanes,
 /// the others at least 8), then lanes.
 double roundings(const Format& format, const GemmKernel& kernel, std::size_t n_cols) {
-  const std::size_t block = gguf::type_traits(format.type).block_elements;
+  const std::size_t of_type = gguf::type_traits(format.type).block_elements;
+  // Of the elements of one integer.
+  const std::size_t block = format.type == TensorType::nvfp4 ? 16 : of_type == 256 ? 256 : 32;
   if (kernel.activation != ActivationFormat::f32) return 2.0 * static_cast<double>(n_cols / block) + 8.0;
   return static_cast<double>(n_cols) / (kernel.isa == Isa::neon ? 4.0 : 8.0) + 12.0;
 }
@@ -311,18 +314,19 @@ std::uint64_t hash_of(const std::vector<float>& values) {
 TEST(GemmSimd, EightBitKernelsGiveTheSameBitsOnEveryMachine) {
   using enum TensorType;
   const std::vector<std::pair<TensorType, std::uint64_t>> hashes = {
-      {q4_0, 0xc50ff69715c5b213u},   {q4_1, 0x28c09bd4424c1ecfu},    {q5_0, 0x6c97adcbe5505e7bu},
-      {q5_1, 0xe8eb7bb55f9048b1u},   {q8_0, 0x3b37ca7a7a2053fbu},    {iq4_nl, 0xf31e52a98cd60ff8u},
-      {mxfp4, 0xf4b509a33d6290b1u},  {q3_k, 0xddecccd10349783bu},    {q6_k, 0x3fe92c329ce59e98u},
-      {iq4_xs, 0x959ee8ef1c9685ceu}, {q2_k, 0xa7768ca5daa4c917u},    {q4_k, 0x85b57d4c85b397dbu},
-      {q5_k, 0x877ffebb4687b2c5u},   {iq2_xxs, 0x60f7ef6ed5230523u}, {iq2_xs, 0x6a6f09d61dc9f157u},
-      {iq2_s, 0x04cebceea29e0c82u},  {iq3_xxs, 0xabcbe61da771f355u}, {iq3_s, 0xdf59bbac5fc90429u},
-      {iq1_s, 0x96ffc4239bd62c9bu},  {iq1_m, 0xd96bbc0ee10b31fdu},   {tq1_0, 0x2d894cd0eb5499a8u},
-      {tq2_0, 0xbeaf985033c8ddb9u},
+      {q4_0, 0xc50ff69715c5b213u},      {q4_1, 0x28c09bd4424c1ecfu},    {q5_0, 0x6c97adcbe5505e7bu},
+      {q5_1, 0xe8eb7bb55f9048b1u},      {q8_0, 0x3b37ca7a7a2053fbu},    {iq4_nl, 0xf31e52a98cd60ff8u},
+      {mxfp4, 0xf4b509a33d6290b1u},     {q3_k, 0xddecccd10349783bu},    {q6_k, 0x3fe92c329ce59e98u},
+      {iq4_xs, 0x959ee8ef1c9685ceu},    {q2_k, 0xa7768ca5daa4c917u},    {q4_k, 0x85b57d4c85b397dbu},
+      {q5_k, 0x877ffebb4687b2c5u},      {iq2_xxs, 0x60f7ef6ed5230523u}, {iq2_xs, 0x6a6f09d61dc9f157u},
+      {iq2_s, 0x04cebceea29e0c82u},     {iq3_xxs, 0xabcbe61da771f355u}, {iq3_s, 0xdf59bbac5fc90429u},
+      {iq1_s, 0x96ffc4239bd62c9bu},     {iq1_m, 0xd96bbc0ee10b31fdu},   {tq1_0, 0x2d894cd0eb5499a8u},
+      {tq2_0, 0xbeaf985033c8ddb9u},     {q1_0, 0x73a8f0e76c62c3f0u},    {q2_0, 0xf35b870fecbee605u},
+      {q2_0_g128, 0x826c982b8ce1e118u}, {nvfp4, 0x6504caa1708a63e1u},
   };
   constexpr std::size_t n_rows = 35, n_x = 13;
   for (const auto& [type, hash] : hashes) {
-    const std::size_t n_cols = gguf::type_traits(type).block_elements == 256 ? 1280 : 1120;
+    const std::size_t n_cols = gguf::type_traits(type).block_elements > 32 ? 1280 : 1120;
     const std::vector<std::byte> w = test::random_rows(type, n_rows, n_cols, 31);
     for (const Isa isa : simd_isas()) {
       const GemmKernel kernel = find_gemm(type, isa);
@@ -407,9 +411,8 @@ TEST(GemmSimd, AnInfiniteActivationGivesNanInsteadOfAWrongNumber) {
 }
 
 TEST(FindGemm, AgreesWithTheScalarKernelAboutActivations) {
-  for (std::uint32_t id = 0; id < 64; ++id) {
-    const auto traits = gguf::find_type_traits(id);
-    if (!traits) continue;
+  for (const gguf::TypeTraits& type_traits : gguf::all_types()) {
+    const gguf::TypeTraits* traits = &type_traits;
     const GemmKernel scalar = find_gemm(traits->type, Isa::scalar);
     for (const Isa isa : platform::supported_isas()) {
       const GemmKernel kernel = find_gemm(traits->type, isa);

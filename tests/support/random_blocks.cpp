@@ -92,6 +92,9 @@ constexpr auto k_recipes = std::to_array<BlockRecipe>({
     recipe(TensorType::tq1_0, 256, 54, {{52, Field::f16}}),
     recipe(TensorType::tq2_0, 256, 66, {{64, Field::f16}}),
     recipe(TensorType::mxfp4, 32, 17, {{0, Field::exponent}}),
+    recipe(TensorType::q1_0, 128, 18, {{0, Field::f16}}),
+    recipe(TensorType::q2_0, 64, 18, {{0, Field::f16}}),
+    recipe(TensorType::q2_0_g128, 128, 34, {{0, Field::f16}}),
     recipe(TensorType::nvfp4, 64, 36,
            {{0, Field::ue4m3}, {1, Field::ue4m3}, {2, Field::ue4m3}, {3, Field::ue4m3}}),
 });

@@ -19,10 +19,6 @@ namespace {
 
 using gguf::TensorType;
 
-constexpr std::array k_types = {TensorType::q4_k,    TensorType::q5_k,  TensorType::q6_k,
-                                TensorType::q8_0,    TensorType::q4_0,  TensorType::iq4_xs,
-                                TensorType::mxfp4,   TensorType::f16,   TensorType::iq2_xxs,
-                                TensorType::iq3_xxs, TensorType::iq1_s, TensorType::tq1_0};
 constexpr std::array<std::uint32_t, 2> k_row_counts = {1, 64};
 /// A matrix of this size has 144 KiB in Q4_K and 512 KiB in F16.
 constexpr std::size_t k_n_in = 2048, k_n_out = 128;
@@ -52,6 +48,15 @@ class Activations {
   std::size_t row_bytes_;
   platform::MappedRegion region_;
 };
+
+/// The types that stand for those like them.
+std::vector<TensorType> measured_types() {
+  std::vector<TensorType> types;
+  for (const gguf::TypeTraits& traits : gguf::all_types()) {
+    if (traits.use == gguf::TypeUse::weight && traits.similar == traits.type) types.push_back(traits.type);
+  }
+  return types;
+}
 
 double products_per_second(base::ThreadPool& pool, const kernels::GemmKernel& kernel,
                            const synth::BlockPool& weights, std::size_t row_bytes, std::uint32_t n_rows,
@@ -86,12 +91,13 @@ double products_per_second(base::ThreadPool& pool, const kernels::GemmKernel& ke
 
 std::vector<KernelRate> measure_kernels(base::ThreadPool& pool, platform::Isa isa, double seconds,
                                         const std::atomic<bool>* cancel) {
+  const std::vector<TensorType> types = measured_types();
   const auto duration_ns = static_cast<std::uint64_t>(
-      seconds * 1e9 / static_cast<double>(k_types.size() * k_row_counts.size() * k_n_rounds));
+      seconds * 1e9 / static_cast<double>(types.size() * k_row_counts.size() * k_n_rounds));
   std::vector<KernelRate> rates;
   for (int round = 0; round < k_n_rounds; ++round) {
     std::size_t next = 0;
-    for (const TensorType type : k_types) {
+    for (const TensorType type : types) {
       const kernels::GemmKernel kernel = kernels::find_gemm(type, isa);
       SLUICE_CHECK(kernel.gemm != nullptr);
       const synth::BlockPool weights(type, /*std_dev=*/1.0f, k_seed);

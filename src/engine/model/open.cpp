@@ -39,14 +39,13 @@ ModelInfo make_info(const Prepared& prepared) {
   for (const residency::LayerUnits& layer : prepared.units.layers)
     info.expert_bytes.push_back(layer.weight_bytes);
   for (const gguf::ShardInfo& shard : file.shards) info.file_bytes += shard.file_bytes;
-  std::vector<std::uint64_t> bytes_of_type(64, 0);
+  std::vector<std::uint64_t> bytes_of_type(gguf::k_type_ids, 0);
   for (const gguf::TensorInfo& tensor : file.tensors) {
     info.n_parameters += tensor.n_elements();
-    bytes_of_type[static_cast<std::size_t>(tensor.type) % 64] += tensor.size_bytes;
+    bytes_of_type[static_cast<std::size_t>(tensor.type)] += tensor.size_bytes;
   }
   const auto most = std::max_element(bytes_of_type.begin(), bytes_of_type.end()) - bytes_of_type.begin();
-  if (const auto traits = gguf::find_type_traits(static_cast<std::uint32_t>(most)))
-    info.quantization = traits->name;
+  if (!file.tensors.empty()) info.quantization = gguf::type_name(static_cast<gguf::TensorType>(most));
   return info;
 }
 

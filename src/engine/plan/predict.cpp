@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "gguf/types.hpp"
 
 // Constants of the model, each with where it comes from. "The tables" are those of docs/performance.md.
 namespace sluice {
@@ -87,22 +88,6 @@ double on_curve(const CurvePoint& point, Routing routing) noexcept {
 // --- rates
 // -----------------------------------------------------------------------------------------------------
 
-/// Types that are not measured, and the one that is most like them in what unpacking takes.
-constexpr std::array<std::array<std::string_view, 2>, 14> k_similar_types{{{"F32", "F16"},
-                                                                           {"BF16", "F16"},
-                                                                           {"Q4_1", "Q4_0"},
-                                                                           {"Q5_0", "Q5_K"},
-                                                                           {"Q5_1", "Q5_K"},
-                                                                           {"Q2_K", "Q4_K"},
-                                                                           {"Q3_K", "Q6_K"},
-                                                                           {"IQ4_NL", "IQ4_XS"},
-                                                                           {"NVFP4", "MXFP4"},
-                                                                           {"IQ1_M", "IQ1_S"},
-                                                                           {"IQ2_XS", "IQ2_XXS"},
-                                                                           {"IQ2_S", "IQ2_XXS"},
-                                                                           {"IQ3_S", "IQ3_XXS"},
-                                                                           {"TQ2_0", "Q4_K"}}};
-
 /// Products per nanosecond of one type, as the time per product with n rows: unpacking, shared by the rows,
 /// and multiplying.
 struct KernelTime {
@@ -126,11 +111,11 @@ std::optional<KernelTime> measured_time(const std::vector<KernelRate>& kernels, 
 
 KernelTime kernel_time(const SpeedRates& rates, std::string_view type) {
   if (const auto time = measured_time(rates.kernels, type)) return *time;
-  for (const auto& [unmeasured, similar] : k_similar_types) {
-    if (unmeasured != type) continue;
-    if (const auto time = measured_time(rates.kernels, similar)) return *time;
+  for (const gguf::TypeTraits& traits : gguf::all_types()) {
+    if (traits.name != type) continue;
+    if (const auto time = measured_time(rates.kernels, gguf::type_name(traits.similar))) return *time;
   }
-  // The slowest of all: rare types have no kernels of their own.
+  // The slowest of all.
   KernelTime slowest;
   for (const KernelRate& kernel : rates.kernels) {
     const auto time = measured_time(rates.kernels, kernel.type);

@@ -4,11 +4,13 @@
 // clang-format off
 #include "kernels/arm/vec_neon.hpp"
 #include "kernels/simd/scaled_dot.hpp"
-#include "kernels/simd/pack_q32.hpp"
-#include "kernels/simd/pack_k.hpp"
+#include "kernels/simd/pack.hpp"
 #include "kernels/simd/pack_grid.hpp"
 #include "kernels/simd/panel_dot.hpp"
-#include "kernels/arm/fused_dot.hpp"
+#include "kernels/simd/fused_dot.hpp"
+#include "kernels/arm/row_dot_neon.hpp"
+#define SLUICE_VECTOR_FORMATS
+#include "kernels/formats/all.hpp"
 #include "kernels/simd/gemm_int8.hpp"
 #include "kernels/simd/gemm_float.hpp"
 #include "kernels/simd/quantize.hpp"

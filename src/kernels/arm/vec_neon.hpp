@@ -87,6 +87,9 @@ SLUICE_INLINE Ints sll32(Ints a) noexcept {
 SLUICE_INLINE Ints add32(Ints a, Ints b) noexcept {
   return vaddq_s32(a, b);
 }
+SLUICE_INLINE Ints sub32(Ints a, Ints b) noexcept {
+  return vsubq_s32(a, b);
+}
 SLUICE_INLINE Ints sub8(Ints a, Ints b) noexcept {
   return ints_of(vsubq_u8(bytes_of(a), bytes_of(b)));
 }
@@ -138,6 +141,15 @@ SLUICE_INLINE Floats exponent_to_float(Ints e) noexcept {
   const Ints normal = sll32<23>(vsubq_s32(e, set32(1)));
   const Ints small = vshlq_s32(set32(0x00200000), e);
   return as_float(vbslq_s32(vcltq_s32(e, set32(2)), small, normal));
+}
+
+/// Half of the unsigned E4M3 number in each lane (NVFP4): bias 7, top bit unused, 0x7F counts as 0.
+SLUICE_INLINE Floats half_of_ue4m3(Ints v) noexcept {
+  const Ints bits = bit_and(v, set32(0x7F));
+  const Ints normal = add32(sll32<20>(bits), set32(119 << 23));
+  const Ints small = vreinterpretq_s32_f32(vmulq_n_f32(to_float(bits), 0x1p-10f));
+  const Ints half = vbslq_s32(vcltq_s32(bits, set32(8)), small, normal);
+  return as_float(vbicq_s32(half, vreinterpretq_s32_u32(vceqq_s32(v, set32(0x7F)))));
 }
 
 SLUICE_INLINE Floats loadf(const float* p) noexcept {
@@ -220,7 +232,7 @@ SLUICE_INLINE Ints signed_scale(Ints v) noexcept {
   return pick<-1, -1, -1, B>(v) >> 24;
 }
 
-constexpr bool k_row_dot = true;  ///< fused_dot.hpp serves one activation row.
+constexpr bool k_row_dot = true;  ///< arm/row_dot_neon.hpp serves one activation row.
 constexpr bool k_row_dot_asks = false;
 /// acc + the dot product of the 4 bytes of each lane.
 SLUICE_INLINE Ints dot4(Ints acc, Ints w, Ints x) noexcept {

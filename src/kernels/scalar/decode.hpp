@@ -1,13 +1,15 @@
 #pragma once
 
+#include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/scalar/blocks.hpp"
+#include "kernels/scalar/words.hpp"
 
 // From blocks to numbers. A format with a partner in 8-bit activations has unpack() (integers and their
 // scales, from which both decoding and integer dot products follow); the others have decode() straight to
-// floats.
+// floats. Each is in the format's header (kernels/formats), which includes this one.
 namespace sluice::kernels::scalar {
 
 /// A block of 32: w = scale * q + min. Formats without a minimum set it to -0, which changes no bit when
@@ -27,29 +29,12 @@ struct Unpacked256 {
   float d_min = 0.0f;
 };
 
-void unpack(const BlockQ4_0& block, Unpacked32& out) noexcept;
-void unpack(const BlockQ4_1& block, Unpacked32& out) noexcept;
-void unpack(const BlockQ5_0& block, Unpacked32& out) noexcept;
-void unpack(const BlockQ5_1& block, Unpacked32& out) noexcept;
-void unpack(const BlockQ8_0& block, Unpacked32& out) noexcept;
-void unpack(const BlockIq4Nl& block, Unpacked32& out) noexcept;
-void unpack(const BlockMxfp4& block, Unpacked32& out) noexcept;
-
-void unpack(const BlockQ2K& block, Unpacked256& out) noexcept;
-void unpack(const BlockQ3K& block, Unpacked256& out) noexcept;
-void unpack(const BlockQ4K& block, Unpacked256& out) noexcept;
-void unpack(const BlockQ5K& block, Unpacked256& out) noexcept;
-void unpack(const BlockQ6K& block, Unpacked256& out) noexcept;
-void unpack(const BlockIq4Xs& block, Unpacked256& out) noexcept;
-void unpack(const BlockIq2Xxs& block, Unpacked256& out) noexcept;
-void unpack(const BlockIq2Xs& block, Unpacked256& out) noexcept;
-void unpack(const BlockIq2S& block, Unpacked256& out) noexcept;
-void unpack(const BlockIq3Xxs& block, Unpacked256& out) noexcept;
-void unpack(const BlockIq3S& block, Unpacked256& out) noexcept;
-void unpack(const BlockIq1S& block, Unpacked256& out) noexcept;
-void unpack(const BlockIq1M& block, Unpacked256& out) noexcept;
-void unpack(const BlockTq1_0& block, Unpacked256& out) noexcept;
-void unpack(const BlockTq2_0& block, Unpacked256& out) noexcept;
+/// One of several equal parts of a block, of 16 or 32 elements: w = scale * q.
+template <std::size_t Elements>
+struct UnpackedPart {
+  std::int8_t q[Elements];
+  float scale = 0.0f;
+};
 
 template <typename Block>
 concept UnpacksTo32 = requires(const Block& block, Unpacked32& out) {
@@ -59,24 +44,17 @@ template <typename Block>
 concept UnpacksTo256 = requires(const Block& block, Unpacked256& out) {
   unpack(block, out);
 };
-
-/// Each writes Block::k_elements floats.
-void decode(const BlockF32& block, float* out) noexcept;
-void decode(const BlockF16& block, float* out) noexcept;
-void decode(const BlockBf16& block, float* out) noexcept;
-void decode(const BlockF64& block, float* out) noexcept;
-void decode(const BlockI8& block, float* out) noexcept;
-void decode(const BlockI16& block, float* out) noexcept;
-void decode(const BlockI32& block, float* out) noexcept;
-void decode(const BlockI64& block, float* out) noexcept;
-void decode(const BlockQ8_1& block, float* out) noexcept;
-void decode(const BlockQ8K& block, float* out) noexcept;
-void decode(const BlockNvfp4& block, float* out) noexcept;
+/// unpack(block, i, part) gives the i-th k_part_elements.
+template <typename Block>
+concept UnpacksToParts = requires(const Block& block, UnpackedPart<Block::k_part_elements>& part) {
+  unpack(block, std::size_t{0}, part);
+};
 
 /// The floats of an unpacked block.
 void finish(const Unpacked32& block, float* out) noexcept;
 void finish(const Unpacked256& block, float* out) noexcept;
 
+// decode() writes Block::k_elements floats.
 template <UnpacksTo32 Block>
 void decode(const Block& block, float* out) noexcept {
   Unpacked32 unpacked;
@@ -89,12 +67,53 @@ void decode(const Block& block, float* out) noexcept {
   unpack(block, unpacked);
   finish(unpacked, out);
 }
+template <UnpacksToParts Block>
+void decode(const Block& block, float* out) noexcept {
+  for (std::size_t i = 0; i < Block::k_elements / Block::k_part_elements; ++i) {
+    UnpackedPart<Block::k_part_elements> part;
+    unpack(block, i, part);
+    for (const std::int8_t q : part.q) *out++ = part.scale * static_cast<float>(q);
+  }
+}
 
-/// `n` elements (whole blocks) from `source`, at any address.
-template <typename Block>
-void decode_row(const void* source, float* out, std::size_t n) noexcept {
-  const auto* blocks = static_cast<const Block*>(source);
-  for (std::size_t b = 0; b < n / Block::k_elements; ++b) decode(blocks[b], out + b * Block::k_elements);
+// --- What several formats use
+
+/// The nibbles of 16 bytes as 32 digits: low ones are elements 0-15, high ones 16-31.
+inline void split_nibbles(const std::uint8_t (&qs)[16], std::uint8_t* digits) noexcept {
+  for (std::size_t j = 0; j < 16; ++j) {
+    digits[j] = qs[j] & 0xf;
+    digits[j + 16] = qs[j] >> 4;
+  }
+}
+
+inline void unpack_nibbles(const std::uint8_t (&qs)[16], std::uint32_t fifth_bits, int zero,
+                           std::int8_t* q) noexcept {
+  std::uint8_t digits[32];
+  split_nibbles(qs, digits);
+  for (std::size_t j = 0; j < 32; ++j) {
+    const int digit = digits[j] | static_cast<int>(fifth_bits >> j & 1u) << 4;
+    q[j] = static_cast<std::int8_t>(digit - zero);
+  }
+}
+
+inline void look_up_nibbles(const std::uint8_t (&qs)[16], const std::array<std::int8_t, 16>& values,
+                            std::int8_t* q) noexcept {
+  std::uint8_t digits[32];
+  split_nibbles(qs, digits);
+  for (std::size_t j = 0; j < 32; ++j) q[j] = values[digits[j]];
+}
+
+/// 0.5 + digit, doubled to be an integer.
+inline std::int8_t odd_scale(unsigned digit) noexcept {
+  return static_cast<std::int8_t>(2 * digit + 1);
+}
+
+/// One grid point, negative where the bit of `signs` is set.
+template <typename Point>
+inline void put_point(const Point& point, unsigned signs, std::int8_t* out) noexcept {
+  for (std::size_t e = 0; e < point.size(); ++e) {
+    out[e] = static_cast<std::int8_t>((signs >> e & 1u) != 0 ? -point[e] : point[e]);
+  }
 }
 
 }  // namespace sluice::kernels::scalar

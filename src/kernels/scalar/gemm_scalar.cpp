@@ -1,12 +1,11 @@
 #include "kernels/scalar/gemm_scalar.hpp"
 
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 
 #include "kernels/scalar/activation.hpp"
-#include "kernels/scalar/decode.hpp"
+#include "kernels/scalar/visit_block.hpp"
 
 namespace sluice::kernels::scalar {
 namespace {
@@ -42,9 +41,9 @@ struct ActivationRow {
 };
 
 template <typename Block>
-constexpr bool k_has_min =
-    std::same_as<Block, BlockQ4_1> || std::same_as<Block, BlockQ5_1> || std::same_as<Block, BlockQ2K> ||
-    std::same_as<Block, BlockQ4K> || std::same_as<Block, BlockQ5K>;
+constexpr bool k_has_min = requires {
+  Block::k_has_min;
+};
 
 template <UnpacksTo32 Block>
 void gemm_q8_32(const void* w, std::size_t w_row_bytes, std::size_t n_rows, const void* x,
@@ -63,6 +62,28 @@ void gemm_q8_32(const void* w, std::size_t w_row_bytes, std::size_t n_rows, cons
         float term = (block.scale * d_x) * static_cast<float>(dot(block.q, row.q + 32 * b, 32));
         if constexpr (k_has_min<Block>) term += (block.min * d_x) * static_cast<float>(row.sums[b]);
         y[j * y_stride + i] += term;
+      }
+    }
+  }
+}
+
+/// Blocks of several parts, of which one or two lie in the 32 activations of a scale.
+template <UnpacksToParts Block>
+void gemm_q8_parts(const void* w, std::size_t w_row_bytes, std::size_t n_rows, const void* x,
+                   std::size_t x_row_bytes, std::size_t n_x, std::size_t n_cols, float* y,
+                   std::size_t y_stride) noexcept {
+  constexpr std::size_t n = Block::k_part_elements;
+  const ActivationLayout layout = activation_layout(ActivationFormat::q8_32, n_cols);
+  for (std::size_t i = 0; i < n_rows; ++i) {
+    const auto* blocks = reinterpret_cast<const Block*>(row_at(w, w_row_bytes, i));
+    clear_column(y + i, y_stride, n_x);
+    for (std::size_t column = 0; column < n_cols; column += n) {
+      UnpackedPart<n> part;
+      unpack(blocks[column / Block::k_elements], column % Block::k_elements / n, part);
+      for (std::size_t j = 0; j < n_x; ++j) {
+        const ActivationRow<std::int32_t> row(row_at(x, x_row_bytes, j), layout);
+        const auto exact = static_cast<float>(dot(part.q, row.q + column, n));
+        y[j * y_stride + i] += (part.scale * row.scales[column / 32]) * exact;
       }
     }
   }
@@ -140,6 +161,8 @@ template <typename Block>
 GemmKernel kernel_of() noexcept {
   if constexpr (UnpacksTo32<Block>) {
     return {ActivationFormat::q8_32, gemm_q8_32<Block>, quantize_q8_32, Isa::scalar};
+  } else if constexpr (UnpacksToParts<Block>) {
+    return {ActivationFormat::q8_32, gemm_q8_parts<Block>, quantize_q8_32, Isa::scalar};
   } else if constexpr (UnpacksTo256<Block>) {
     return {ActivationFormat::q8_256, gemm_q8_256<Block>, quantize_q8_256, Isa::scalar};
   } else {
@@ -147,17 +170,23 @@ GemmKernel kernel_of() noexcept {
   }
 }
 
-bool is_integer(TensorType type) noexcept {
-  return type == TensorType::i8 || type == TensorType::i16 || type == TensorType::i32 ||
-         type == TensorType::i64;
-}
-
 }  // namespace
 
 GemmKernel find_scalar_gemm(TensorType type) noexcept {
   GemmKernel kernel;
-  if (!is_integer(type)) {
-    visit_block(type, [&kernel]<typename Block>() { kernel = kernel_of<Block>(); });
+  switch (type) {
+#define SLUICE_KERNEL_weight(Code) kernel_of<Block##Code>()
+#define SLUICE_KERNEL_activation(Code) kernel_of<Block##Code>()
+#define SLUICE_KERNEL_number(Code) \
+  {}
+#define SLUICE_TYPE(id, type, Code, name, elements, bytes, use, similar) \
+  case TensorType::type:                                                 \
+    kernel = SLUICE_KERNEL_##use(Code);                                  \
+    break;
+#include "gguf/types.def"
+#undef SLUICE_KERNEL_weight
+#undef SLUICE_KERNEL_activation
+#undef SLUICE_KERNEL_number
   }
   return kernel;
 }

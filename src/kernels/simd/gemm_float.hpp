@@ -1,28 +1,13 @@
 #pragma once
 
 // The driver of the float kernels (F32, F16, BF16, and every other type decoded to floats first). Include
-// after the vector vocabulary. One vector of k_lanes partial sums per element, columns in order, one fixed
+// after the formats. One vector of k_lanes partial sums per element, columns in order, one fixed
 // reduction.
 
 #include "kernels/quant.hpp"
 
 namespace sluice::kernels::simd {
 namespace {
-
-struct F32Weights {
-  static constexpr std::size_t k_bytes = 4;
-  static SLUICE_INLINE Floats load_lanes(const std::uint8_t* p) noexcept {
-    return loadf(reinterpret_cast<const float*>(p));
-  }
-};
-struct F16Weights {
-  static constexpr std::size_t k_bytes = 2;
-  static SLUICE_INLINE Floats load_lanes(const std::uint8_t* p) noexcept { return load_f16(p); }
-};
-struct Bf16Weights {
-  static constexpr std::size_t k_bytes = 2;
-  static SLUICE_INLINE Floats load_lanes(const std::uint8_t* p) noexcept { return load_bf16(p); }
-};
 
 /// sums[r][t] += R weight rows times T activation rows over n columns; a last partial vector is filled with
 /// zeros.
@@ -127,12 +112,12 @@ void decoded_gemm(const void* w, std::size_t w_row_bytes, std::size_t n_rows, co
           if (rows == max_rows) {
             Floats part[max_rows][1];
             for (std::size_t r = 0; r < max_rows; ++r) part[r][0] = loadf(sum + r * k_lanes);
-            multiply<F32Weights, max_rows, 1>(panel, 4 * piece, row, x_row_bytes, n, part);
+            multiply<F32, max_rows, 1>(panel, 4 * piece, row, x_row_bytes, n, part);
             for (std::size_t r = 0; r < max_rows; ++r) storef(sum + r * k_lanes, part[r][0]);
           } else {
             for (std::size_t r = 0; r < rows; ++r) {
               Floats part[1][1] = {{loadf(sum + r * k_lanes)}};
-              multiply<F32Weights, 1, 1>(panel + 4 * piece * r, 4 * piece, row, x_row_bytes, n, part);
+              multiply<F32, 1, 1>(panel + 4 * piece * r, 4 * piece, row, x_row_bytes, n, part);
               storef(sum + r * k_lanes, part[0][0]);
             }
           }

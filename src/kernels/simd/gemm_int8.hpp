@@ -6,8 +6,6 @@
 // k_panels * k_lanes weight rows are decoded once, 256 elements at a time, into panels on the stack; every
 // activation row is then multiplied with the panels.
 
-#include <type_traits>
-
 #include "kernels/quant.hpp"
 
 namespace sluice::kernels::simd {
@@ -18,6 +16,16 @@ constexpr std::size_t k_max_x = 128;          ///< Activation rows whose sums ar
 /// Activations that stay in the L2 cache during a sweep.
 constexpr std::size_t k_x_cache_bytes = 512 * 1024;
 
+/// What a format says about rows that are short (AskAhead); 0 when it says nothing.
+template <class Format>
+constexpr std::size_t next_tile_ahead() noexcept {
+  if constexpr (requires { Format::k_next_tile_ahead; }) {
+    return Format::k_next_tile_ahead;
+  } else {
+    return 0;
+  }
+}
+
 /// K-quant step: one block of 256 elements.
 template <class Format>
 struct KStep {
@@ -26,9 +34,7 @@ struct KStep {
   static constexpr std::size_t k_bytes = Format::k_block_bytes;  ///< Weight bytes of a full step.
   static constexpr std::size_t k_block_bytes = Format::k_block_bytes, k_block_elements = 256;
   static constexpr std::size_t k_d_step = 4, k_sum_step = 32;  ///< Bytes of d and sums per step.
-  static constexpr std::size_t k_next_tile_ahead = std::is_same_v<Format, Q6K>   ? 1
-                                                   : std::is_same_v<Format, Q4K> ? 3
-                                                                                 : 0;
+  static constexpr std::size_t k_next_tile_ahead = next_tile_ahead<Format>();
   static SLUICE_NOINLINE void pack(const std::uint8_t* p, std::size_t stride, std::size_t,
                                    Panel& panel) noexcept {
     Format::pack(p, stride, panel, PanelSink{panel.w});
@@ -43,22 +49,42 @@ struct KStep {
   }
 };
 
-/// Step of up to eight blocks of 32 elements.
+/// Step of up to 256 elements in blocks of 32, or in larger ones of several such parts.
 template <class Format>
 struct Q32Step {
+  static constexpr int block_elements() noexcept {
+    if constexpr (requires { Format::k_block_elements; }) {
+      return Format::k_block_elements;
+    } else {
+      return 32;
+    }
+  }
   using Panel = Q32Panel;
   static constexpr ActivationFormat k_activation = ActivationFormat::q8_32;
-  static constexpr std::size_t k_bytes = 8 * Format::k_block_bytes;
-  static constexpr std::size_t k_block_bytes = Format::k_block_bytes, k_block_elements = 32;
+  static constexpr std::size_t k_block_bytes = Format::k_block_bytes, k_block_elements = block_elements();
+  static constexpr std::size_t k_bytes = 256 / k_block_elements * k_block_bytes;
+  static constexpr std::size_t k_parts = k_block_elements / 32;
   static constexpr std::size_t k_d_step = 32, k_sum_step = 32;
-  static constexpr std::size_t k_next_tile_ahead = 0;
+  static constexpr std::size_t k_next_tile_ahead = next_tile_ahead<Format>();
   static SLUICE_NOINLINE void pack(const std::uint8_t* p, std::size_t stride, std::size_t n_blocks,
                                    Panel& panel) noexcept {
     for (std::size_t b = 0; b < n_blocks; ++b) {
-      Floats d, m = zerof();
-      Format::pack(p + b * Format::k_block_bytes, stride, PanelSink{panel.w + 8 * b * k_vec_bytes}, d, m);
-      storef(panel.d + b * k_lanes, d);
-      if constexpr (Format::k_has_min) storef(panel.m + b * k_lanes, m);
+      const PanelSink sink{panel.w + 8 * k_parts * b * k_vec_bytes};
+      if constexpr (k_parts == 1) {
+        Floats d, m = zerof();
+        Format::pack(p + b * Format::k_block_bytes, stride, sink, d, m);
+        storef(panel.d + b * k_lanes, d);
+        if constexpr (Format::k_has_min) storef(panel.m + b * k_lanes, m);
+      } else {
+        constexpr std::size_t n_scales = scales_of_32<Format>();
+        Floats d[k_parts * n_scales];
+        Format::pack(p + b * Format::k_block_bytes, stride, sink, d);
+#pragma GCC unroll 4
+        for (std::size_t i = 0; i < k_parts; ++i) {
+          storef(panel.d + (b * k_parts + i) * k_lanes, d[i * n_scales]);
+          if constexpr (n_scales == 2) storef(panel.m + (b * k_parts + i) * k_lanes, d[i * n_scales + 1]);
+        }
+      }
     }
   }
   static SLUICE_INLINE void by_rows(const std::uint8_t* p, std::size_t stride, const XView& x,
@@ -68,7 +94,11 @@ struct Q32Step {
   template <int P, int T>
   static SLUICE_INLINE void dot(const Panel* panel, const XView& x, std::size_t n_blocks,
                                 float* sums) noexcept {
-    dot_q32<Format, P, T>(panel, x, n_blocks, sums);
+    if constexpr (scales_of_32<Format>() == 2) {
+      dot_q16<Format, P, T>(panel, x, n_blocks * k_parts, sums);
+    } else {
+      dot_q32<Format, P, T>(panel, x, n_blocks * k_parts, sums);
+    }
   }
 };
 

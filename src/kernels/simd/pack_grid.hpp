@@ -1,12 +1,58 @@
 #pragma once
 
-// k_lanes rows of one block of a codebook or ternary format: as bytes row by row, and from there as a panel.
-// Include after pack_k.hpp.
+// Formats whose elements are points of a codebook (IQ1, IQ2, IQ3) or base-3 digits (TQ): one row of one block
+// as bytes. Table lookups of four or eight bytes serve every instruction set; gathers are no faster on x86,
+// and NEON has none. Include after pack.hpp.
+//
+// Each format has
+//   k_signs     where its signs are: see Signs;
+//   k_offset    what a panel's stored values, and the bytes of a format without signs, are larger by;
+//   k_max       the largest stored value;
+//   k_factor    of the block's f16 scale, so that the scales of 16 elements are integers;
+//   k_scale_shift, k_scale_mask: of a field f for 32 elements; (f | f << shift) & mask are two 16-bit numbers
+//               n, and 2 n + 1 are the scales of the first and of the last 16;
+//   put_points  the 256 bytes of the block at p, and expand the rest of it, to one row of GridRows.
 
-#include "kernels/simd/expand_grid.hpp"
+#include "kernels/scalar/iq_tables.hpp"
 
 namespace sluice::kernels::simd {
 namespace {
+
+enum class Signs {
+  none,   ///< The bytes are stored values.
+  bits,   ///< The bytes are magnitudes; each has a bit, which is set where the element is negative.
+  codes,  ///< The same, and the last bit of eight is the parity of the others.
+  words,  ///< A word for 32 elements: four such codes of seven bits, then the field of the scales.
+};
+
+/// What put_points does, for sets that have a better way.
+template <class Points>
+struct PointWriter {
+  static SLUICE_INLINE void put(const std::uint8_t* p, std::uint8_t* w) noexcept { Points::put_points(p, w); }
+};
+
+/// What expand writes of a row of a block.
+struct GridRow {
+  std::uint8_t* signs;   ///< 32 bytes; bit e of byte b belongs to element 8 b + e, except with Signs::words.
+  std::uint32_t* field;  ///< 8 fields of scales, unless they are in words; 0 makes both scales 1.
+  std::uint32_t* d;      ///< The block's scale, an f16.
+};
+
+template <class T>
+SLUICE_INLINE T load_as(const std::uint8_t* p) noexcept {
+  T v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+
+/// Entry `index` of a table of T to p, through a register: compilers would collect entries in vectors, which
+/// takes longer.
+template <class T, class Table>
+SLUICE_INLINE void put_entry(std::uint8_t* p, const Table& table, std::size_t index) noexcept {
+  T v = load_as<T>(reinterpret_cast<const std::uint8_t*>(&table) + sizeof(T) * index);
+  asm("" : "+r"(v));
+  __builtin_memcpy(p, &v, sizeof v);
+}
 
 struct alignas(64) GridRows {
   std::uint8_t w[k_lanes][256];     ///< As the format's put_points writes them.

@@ -1,6 +1,6 @@
 #pragma once
 
-// Panels times activation rows. Include after the packers.
+// Panels times activation rows. Include after pack.hpp.
 //
 // A lane is one weight row, so
 //   y = chain over blocks b of fma(float(I_b), d_w * d_x, y), I_b an exact 32-bit integer,
@@ -12,12 +12,6 @@ namespace sluice::kernels::simd {
 namespace {
 
 constexpr int k_tile_rows = k_panels * k_lanes;  ///< Weight rows of a tile: the distance of two rows of sums.
-
-struct alignas(64) Q32Panel {
-  std::uint8_t w[64 * k_vec_bytes];
-  float d[8 * k_lanes];
-  float m[8 * k_lanes];
-};
 
 /// One activation row times the rows of a tile, for sets on which that needs no panel (k_row_dot).
 template <class Format>
@@ -36,6 +30,33 @@ struct XView {
 
 SLUICE_INLINE Floats broadcast_float(const std::uint8_t* p) noexcept {
   return as_float(broadcast32(p));
+}
+
+/// Scales of 32 elements: one, or one for each half.
+template <class Format>
+constexpr int scales_of_32() noexcept {
+  if constexpr (requires { Format::k_scales; }) {
+    return Format::k_scales;
+  } else {
+    return 1;
+  }
+}
+
+/// Where the integers of 32 elements begin, so that the offset of stored values is taken away: `sum` is the
+/// sum of the activations at q, in every lane.
+template <class Format>
+SLUICE_INLINE void start_sums(const std::uint8_t* q, Ints sum, Ints* to) noexcept {
+  if constexpr (Format::k_offset == 0) {
+    for (int i = 0; i < scales_of_32<Format>(); ++i) to[i] = zero();
+  } else if constexpr (scales_of_32<Format>() == 1) {
+    to[0] = negative_multiple<Format::k_offset>(sum);
+  } else {
+    Ints first = zero();
+#pragma GCC unroll 4
+    for (int g = 0; g < 4; ++g) first = dot4(first, set8(1), broadcast32(q + 4 * g));
+    to[0] = negative_multiple<Format::k_offset>(first);
+    to[1] = negative_multiple<Format::k_offset>(sub32(sum, first));
+  }
 }
 
 /// Adds the panels' pairs of minimums or offsets times the sums of 16 activations each.
@@ -154,6 +175,54 @@ SLUICE_NOINLINE void dot_q32(const Q32Panel* panel, const XView& x, std::size_t 
     scales += k_lanes;
     d += 4;
     sum += 4;
+  }
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) {
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) storef(sums + t * k_tile_rows + p * k_lanes, y[p][t]);
+  }
+}
+
+/// The same for formats with two scales for 32 elements.
+template <class Format, int P, int T>
+SLUICE_NOINLINE void dot_q16(const Q32Panel* panel, const XView& x, std::size_t n_blocks,
+                             float* sums) noexcept {
+  constexpr std::size_t panel_bytes = sizeof(Q32Panel);
+  const std::int8_t* q[T];
+  Floats y[P][T];
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) {
+    q[t] = reinterpret_cast<const std::int8_t*>(x.q + t * x.row_bytes);
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) y[p][t] = loadf(sums + t * k_tile_rows + p * k_lanes);
+  }
+  for (std::size_t b = 0; b < n_blocks; ++b) {
+    Ints start[T][2];
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) {
+      start_sums<Format>(reinterpret_cast<const std::uint8_t*>(q[t]),
+                         broadcast32(x.sum + t * x.row_bytes + 4 * b), start[t]);
+    }
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      Ints total[P][T];
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) {
+#pragma GCC unroll 2
+        for (int p = 0; p < P; ++p) total[p][t] = start[t][half];
+      }
+      dot<Format, 4>(panel->w + (8 * b + 4 * half) * k_vec_bytes, panel_bytes, q, total);
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) {
+        const Floats d_x = broadcast_float(x.d + t * x.row_bytes + 4 * b);
+#pragma GCC unroll 2
+        for (int p = 0; p < P; ++p) {
+          const float* d_w = (half == 0 ? panel[p].d : panel[p].m) + b * k_lanes;
+          y[p][t] = fma(to_float(total[p][t]), mulf(loadf(d_w), d_x), y[p][t]);
+        }
+        q[t] += 16;
+      }
+    }
   }
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) {

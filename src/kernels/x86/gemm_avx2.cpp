@@ -3,10 +3,11 @@
 // The order matters: the vector vocabulary gives the other parts their meaning.
 // clang-format off
 #include "kernels/x86/vec_avx2.hpp"
-#include "kernels/simd/pack_q32.hpp"
-#include "kernels/simd/pack_k.hpp"
+#include "kernels/simd/pack.hpp"
 #include "kernels/simd/pack_grid.hpp"
 #include "kernels/simd/panel_dot.hpp"
+#define SLUICE_VECTOR_FORMATS
+#include "kernels/formats/all.hpp"
 #include "kernels/simd/gemm_int8.hpp"
 #include "kernels/simd/gemm_float.hpp"
 #include "kernels/simd/quantize.hpp"

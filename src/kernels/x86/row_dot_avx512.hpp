@@ -4,8 +4,9 @@
 // would cost more than the products: here every weight row of a tile is multiplied where it lies, whole
 // vectors of elements at a time, with the activations held in registers in the order in which the format
 // unpacks. Sixteen rows are then folded into one vector of sums, one row a lane, and continue the chain that
-// panel_dot.hpp describes: the integers are exact, so the bits are the same. Include after panel_dot.hpp;
-// row_dot_k_avx512.hpp and row_dot_q32_avx512.hpp have the formats.
+// panel_dot.hpp describes: the integers are exact, so the bits are the same. Include after panel_dot.hpp; the
+// formats have their RowDot in their headers, behind SLUICE_AVX512_ROW_DOT.
+#define SLUICE_AVX512_ROW_DOT
 
 namespace sluice::kernels::simd {
 namespace {
@@ -163,6 +164,23 @@ struct BlockNibbleOrder {
     high = _mm512_permutex2var_epi64(a, _mm512_setr_epi64(2, 3, 6, 7, 10, 11, 14, 15), b);
   }
 };
+
+/// Sixteen 16-bit scales of a row, for vectors of four sub-blocks of 16 elements each.
+template <int S0, int S1, int S2, int S3>
+SLUICE_INLINE Ints scale_runs(__m256i scales) noexcept {
+  const auto two = [](int s) { return s | s << 16; };
+  const __m256i low = _mm256_inserti128_si256(_mm256_set1_epi32(two(S0)), _mm_set1_epi32(two(S1)), 1);
+  const __m256i high = _mm256_inserti128_si256(_mm256_set1_epi32(two(S2)), _mm_set1_epi32(two(S3)), 1);
+  const Ints index = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+  return _mm512_permutexvar_epi16(index, _mm512_castsi256_si512(scales));
+}
+
+/// -(sum over sub-blocks of scale * sum of activations) << Shift, spread over the lanes.
+template <int Shift>
+SLUICE_INLINE Ints offset_of(__m256i scales, __m256i sums) noexcept {
+  const __m256i v = _mm256_slli_epi32(_mm256_madd_epi16(scales, sums), Shift);
+  return _mm512_sub_epi32(zero(), _mm512_zextsi256_si512(v));
+}
 
 }  // namespace
 }  // namespace sluice::kernels::simd

@@ -1,6 +1,6 @@
 #pragma once
 
-// RowDot of the formats with blocks of 32 elements. Include after row_dot_avx512.hpp.
+// RowDot of formats with blocks of 32 elements: what their headers share. Include after row_dot_avx512.hpp.
 
 namespace sluice::kernels::simd {
 namespace {
@@ -147,56 +147,6 @@ struct NibbleRowDot {
     storef(sums, y);
   }
 };
-
-struct Q80RowDot {
-  static SLUICE_INLINE void two(const std::uint8_t* p, std::size_t stride, const XView& x, Ints q,
-                                Ints& first, Ints& second) noexcept {
-    const Quad v =
-        fold_rows<k_step_ahead_bytes / 4>(p, stride, x, [&](const std::uint8_t* row, int) noexcept {
-          return dot4(zero(), bias_wide(load_halves(row + 2, row + 36)), q);
-        });
-    const Ints a = add32(even_parts(v.v0, v.v1), odd_parts(v.v0, v.v1));
-    const Ints b = add32(even_parts(v.v2, v.v3), odd_parts(v.v2, v.v3));
-    first = even_parts(a, b);
-    second = odd_parts(a, b);
-  }
-  static SLUICE_NOINLINE void run(const std::uint8_t* p, std::size_t stride, const XView& x,
-                                  std::size_t n_blocks, float* sums) noexcept {
-    Q32Scales<Q80> scales;
-    scales.fill(p, stride, n_blocks);
-    Floats y = loadf(sums);
-    Ints first, second;
-    std::size_t b = 0;
-    for (; b + 2 <= n_blocks; b += 2) {
-      two(p + b * 34, stride, x, load_any(x.q + 32 * b), first, second);
-      y = add_block(y, first, scales, x, b);
-      y = add_block(y, second, scales, x, b + 1);
-    }
-    if (b < n_blocks) {
-      alignas(64) std::uint8_t copy[k_lanes * 68] = {};
-      for (std::size_t r = 0; r < k_lanes; ++r) __builtin_memcpy(copy + r * 68, p + r * stride + b * 34, 34);
-      const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x.q + 32 * b));
-      two(copy, 68, x, _mm512_zextsi256_si512(half), first, second);
-      y = add_block(y, first, scales, x, b);
-    }
-    storef(sums, y);
-  }
-};
-
-template <>
-struct RowDot<Q80> : Q80RowDot {};
-template <>
-struct RowDot<Q40> : NibbleRowDot<Q40> {};
-template <>
-struct RowDot<Q41> : NibbleRowDot<Q41> {};
-template <>
-struct RowDot<Q50> : NibbleRowDot<Q50> {};
-template <>
-struct RowDot<Q51> : NibbleRowDot<Q51> {};
-template <>
-struct RowDot<Iq4Nl> : NibbleRowDot<Iq4Nl> {};
-template <>
-struct RowDot<Mxfp4> : NibbleRowDot<Mxfp4> {};
 
 }  // namespace
 }  // namespace sluice::kernels::simd

@@ -81,6 +81,9 @@ SLUICE_INLINE Ints sll32(Ints a) noexcept {
 SLUICE_INLINE Ints add32(Ints a, Ints b) noexcept {
   return _mm256_add_epi32(a, b);
 }
+SLUICE_INLINE Ints sub32(Ints a, Ints b) noexcept {
+  return _mm256_sub_epi32(a, b);
+}
 SLUICE_INLINE Ints sub8(Ints a, Ints b) noexcept {
   return _mm256_sub_epi8(a, b);
 }
@@ -136,6 +139,16 @@ SLUICE_INLINE Floats exponent_to_float(Ints e) noexcept {
   const Ints normal = _mm256_slli_epi32(_mm256_sub_epi32(e, set32(1)), 23);
   const Ints small = _mm256_sllv_epi32(set32(0x00200000), e);
   return as_float(_mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi32(set32(2), e)));
+}
+
+/// Half of the unsigned E4M3 number in each lane (NVFP4): bias 7, top bit unused, 0x7F counts as 0.
+SLUICE_INLINE Floats half_of_ue4m3(Ints v) noexcept {
+  const Ints bits = bit_and(v, set32(0x7F));
+  const Ints normal = _mm256_add_epi32(sll32<20>(bits), set32(119 << 23));
+  const Floats small = _mm256_mul_ps(to_float(bits), _mm256_set1_ps(0x1p-10f));
+  const Ints half =
+      _mm256_blendv_epi8(normal, _mm256_castps_si256(small), _mm256_cmpgt_epi32(set32(8), bits));
+  return as_float(_mm256_andnot_si256(_mm256_cmpeq_epi32(v, set32(0x7F)), half));
 }
 
 SLUICE_INLINE Floats loadf(const float* p) noexcept {
@@ -225,6 +238,11 @@ constexpr bool k_row_dot_asks = false;
 /// acc + a.lo * b.lo + a.hi * b.hi of the 16-bit halves of each lane.
 SLUICE_INLINE Ints dot16(Ints acc, Ints a, Ints b) noexcept {
   return add32(acc, _mm256_madd_epi16(a, b));
+}
+
+/// acc + the dot product of the 4 bytes of each lane, unsigned times signed; two products must fit 16 bits.
+SLUICE_INLINE Ints dot4(Ints acc, Ints w, Ints x) noexcept {
+  return dot16(acc, _mm256_maddubs_epi16(w, x), set16(1));
 }
 
 /// Groups whose maddubs results can be added in 16 bits: each is at most 2 * max * 127.

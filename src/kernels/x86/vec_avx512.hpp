@@ -92,6 +92,9 @@ SLUICE_INLINE Ints sll32(Ints a) noexcept {
 SLUICE_INLINE Ints add32(Ints a, Ints b) noexcept {
   return _mm512_add_epi32(a, b);
 }
+SLUICE_INLINE Ints sub32(Ints a, Ints b) noexcept {
+  return _mm512_sub_epi32(a, b);
+}
 SLUICE_INLINE Ints sub8(Ints a, Ints b) noexcept {
   return _mm512_sub_epi8(a, b);
 }
@@ -144,6 +147,15 @@ SLUICE_INLINE Floats exponent_to_float(Ints e) noexcept {
   const Ints normal = _mm512_slli_epi32(_mm512_sub_epi32(e, set32(1)), 23);
   const Ints small = _mm512_sllv_epi32(set32(0x00200000), e);
   return as_float(_mm512_mask_blend_epi32(_mm512_cmplt_epi32_mask(e, set32(2)), normal, small));
+}
+
+/// Half of the unsigned E4M3 number in each lane (NVFP4): bias 7, top bit unused, 0x7F counts as 0.
+SLUICE_INLINE Floats half_of_ue4m3(Ints v) noexcept {
+  const Ints bits = bit_and(v, set32(0x7F));
+  const Ints normal = add32(sll32<20>(bits), set32(119 << 23));
+  const Ints small = _mm512_castps_si512(_mm512_mul_ps(to_float(bits), _mm512_set1_ps(0x1p-10f)));
+  const Ints half = _mm512_mask_blend_epi32(_mm512_cmplt_epi32_mask(bits, set32(8)), normal, small);
+  return as_float(_mm512_maskz_mov_epi32(_mm512_cmpneq_epi32_mask(v, set32(0x7F)), half));
 }
 
 SLUICE_INLINE Floats loadf(const float* p) noexcept {

@@ -1,7 +1,7 @@
 #pragma once
 
-// One activation row (decode) with NEON: the weights are multiplied while they are unpacked. No panel is
-// written and read again. Include after panel_dot.hpp.
+// One activation row (decode): the weights are multiplied while they are unpacked. No panel is written and
+// read again. The same integers as with panels, so the same bits. Include after panel_dot.hpp.
 
 namespace sluice::kernels::simd {
 namespace {
@@ -58,17 +58,52 @@ SLUICE_NOINLINE void fused_q32(const std::uint8_t* p, std::size_t stride, const 
   storef(sums, y);
 }
 
+/// Formats whose blocks have several parts of 32 elements.
 template <class Format>
-struct RowDot {
+SLUICE_NOINLINE void fused_parts(const std::uint8_t* p, std::size_t stride, const XView& x,
+                                 std::size_t n_blocks, float* sums) noexcept {
+  constexpr int n_parts = Format::k_block_elements / 32, n_scales = scales_of_32<Format>();
+  constexpr int n_sums = n_parts * n_scales;
+  if constexpr (k_row_dot_asks) {
+    const std::uint8_t* later = p + x.ahead;
+    for (int r = 0; r < k_lanes; ++r, later += stride) {
+      for (int i = 0; i < 256 / Format::k_block_elements * Format::k_block_bytes; i += 64)
+        __builtin_prefetch(later + i);
+    }
+  }
+  Floats y = loadf(sums);
+  for (std::size_t b = 0; b < n_blocks; ++b, p += Format::k_block_bytes) {
+    const std::size_t part = b * n_parts;
+    Ints acc[n_sums];
+#pragma GCC unroll 4
+    for (int i = 0; i < n_parts; ++i)
+      start_sums<Format>(x.q + 32 * (part + i), broadcast32(x.sum + 4 * (part + i)), acc + i * n_scales);
+    Floats d[n_sums];
+    Format::pack(p, stride, DotSink<8 / n_scales, n_sums>{x.q + 32 * part, acc}, d);
+#pragma GCC unroll 4
+    for (int i = 0; i < n_sums; ++i) {
+      const Floats d_x = broadcast_float(x.d + 4 * (part + i / n_scales));
+      y = fma(to_float(acc[i]), mulf(d[i], d_x), y);
+    }
+  }
+  storef(sums, y);
+}
+
+template <class Format>
+struct FusedRowDot {
   /// Formats of 256 elements.
   static SLUICE_INLINE void run(const std::uint8_t* p, std::size_t stride, const XView& x,
                                 float* sums) noexcept {
     fused_k<Format>(p, stride, x, sums);
   }
-  /// Formats of 32 elements.
+  /// Formats with blocks, or parts of blocks, of 32 elements.
   static SLUICE_INLINE void run(const std::uint8_t* p, std::size_t stride, const XView& x,
                                 std::size_t n_blocks, float* sums) noexcept {
-    fused_q32<Format>(p, stride, x, n_blocks, sums);
+    if constexpr (requires { Format::k_block_elements; }) {
+      fused_parts<Format>(p, stride, x, n_blocks, sums);
+    } else {
+      fused_q32<Format>(p, stride, x, n_blocks, sums);
+    }
   }
 };
 
