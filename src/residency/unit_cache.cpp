@@ -80,12 +80,14 @@ UnitCache::UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, cons
 }
 
 UnitCache::~UnitCache() {
+  abandon();
   reader_.cancel_speculative();
-  // The slabs must outlive every read that is under way, and what devices do with them.
+  // The slabs must outlive every read that is under way, and what a device does with them.
   try {
-    settle();
+    while (reader_.n_reading() != 0) complete(1);
   } catch (const Error&) {  // The queue has failed; no read is under way then.
   }
+  wait_for_device();
 }
 
 CacheStatistics UnitCache::statistics() const noexcept {
@@ -224,6 +226,13 @@ void UnitCache::complete(std::size_t min_parts) {
 
 void UnitCache::end_leases() noexcept {
   if (device_ != nullptr) table_.end_leases([this](base::Ticket ticket) { return device_->is_done(ticket); });
+}
+
+void UnitCache::wait_for_device() noexcept {
+  while (const base::Ticket ticket = table_.first_ticket()) {
+    device_->wait(ticket);
+    end_leases();
+  }
 }
 
 std::size_t UnitCache::next(std::span<Lease> out) {

@@ -176,6 +176,7 @@ class UnitCache {
   /// Takes in what has arrived, at least `min_parts` parts of units.
   void complete(std::size_t min_parts);
   void end_leases() noexcept;
+  void wait_for_device() noexcept;  ///< Ends all leases that wait for tickets.
 
   // The active fetch.
   bool is_demand_over() const noexcept { return waiting_.empty() && next_pending_ == pending_.size(); }
@@ -189,8 +190,6 @@ class UnitCache {
   void preload_some();
 
   // Memory.
-  /// Ends all that is under way.
-  void settle();
   /// How many of its own slots each layer has when all of them take at most `bytes`.
   std::vector<std::uint32_t> share_of(std::uint64_t bytes) const;
   bool has_slots(std::span<const std::uint32_t> n_wanted) const noexcept;

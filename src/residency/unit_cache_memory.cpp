@@ -45,7 +45,9 @@ void UnitCache::resize(std::uint64_t bytes) {
   const bool keeps_all = transit_is_spare_ && bytes == planned;
   const std::vector<std::uint32_t> n_wanted = share_of(keeps_all ? planned_own_bytes_ : bytes);
   if (is_streaming() != keeps_all && has_slots(n_wanted)) return;
-  settle();
+  abandon();
+  while (reader_.n_reading() != 0) complete(1);
+  wait_for_device();
   ++(bytes < own_slot_bytes() ? statistics_.n_shrinks : statistics_.n_grows);
   if (keeps_all && is_streaming()) {
     table_.retire_transit();
@@ -140,15 +142,6 @@ void UnitCache::resize_layer(std::uint32_t layer, std::uint32_t n_wanted) {
     });
     slabs_.release_pages(offset_[first + n_wanted], n * bytes);
     own_bytes_ -= n * bytes;
-  }
-}
-
-void UnitCache::settle() {
-  abandon();
-  while (reader_.n_reading() != 0) complete(1);
-  while (const base::Ticket ticket = table_.first_ticket()) {
-    device_->wait(ticket);
-    end_leases();
   }
 }
 
