@@ -224,6 +224,15 @@ const float* CpuOps::rope_table(Curve& curve) {
   return table;
 }
 
+void CpuOps::scale_by_position(Rows x, const Temperature& temperature, std::uint32_t first_row) {
+  SLUICE_CHECK(temperature.interval > 0 && std::size_t{first_row} + x.n_rows <= pass_.positions.size());
+  for_rows(x.n_rows, k_stream_ns * x.n_cols, [&](std::uint32_t row, int) {
+    const std::uint32_t n_intervals = pass_.positions[first_row + row] / temperature.interval;
+    const float factor = 1.0f + temperature.scale * std::log(1.0f + static_cast<float>(n_intervals));
+    math_.scale(row_of(x, row), factor, nullptr, row_of(x, row), x.n_cols);
+  });
+}
+
 void CpuOps::rope(Rows x, std::uint32_t head_dim, std::uint32_t curve_idx, std::uint32_t first_row) {
   SLUICE_CHECK(curve_idx < curves_.size());
   Curve& curve = curves_[curve_idx];

@@ -34,6 +34,7 @@ class CpuOps final : public Ops {
   void rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, float eps) override;
   void matmul(Rows x, std::span<const Product> products) override;
   void rope(Rows x, std::uint32_t head_dim, std::uint32_t curve, std::uint32_t first_row) override;
+  void scale_by_position(Rows x, const Temperature& temperature, std::uint32_t first_row) override;
   void store_kv(Rows k, Rows v, const KvView& view, std::uint32_t first_row) override;
   void attention(Rows q, const KvView& view, const AttentionParams& params, std::uint32_t first_row,
                  Rows out) override;

@@ -52,6 +52,13 @@ struct RopeParams {
   std::uint32_t n_ctx_orig = 0;
 };
 
+/// Queries that grow with the logarithm of the position: times 1 + scale * ln(1 + floor(position /
+/// interval)).
+struct Temperature {
+  float scale = 0;  ///< 0: none.
+  std::uint32_t interval = 1;
+};
+
 struct AttentionParams {
   std::uint32_t n_heads = 0;
   float scale = 0;           ///< Usually 1 / sqrt(k_head_dim).
@@ -123,9 +130,11 @@ class Ops {
   virtual void rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, float eps) = 0;
   /// All products of one input; the input is quantized once per activation format.
   virtual void matmul(Rows x, std::span<const Product> products) = 0;
-  // Row i of these three is row first_row + i of the pass.
+  // Row i of these four is row first_row + i of the pass.
   /// Rotates every head of every row in place; rows are [n_heads * head_dim].
   virtual void rope(Rows x, std::uint32_t head_dim, std::uint32_t curve, std::uint32_t first_row) = 0;
+  /// Scales each row by its position.
+  virtual void scale_by_position(Rows x, const Temperature& temperature, std::uint32_t first_row) = 0;
   /// Writes each row's K and V [n_kv_heads * head_dim] to its position as f16.
   virtual void store_kv(Rows k, Rows v, const KvView& view, std::uint32_t first_row) = 0;
   /// Causal attention of each row over positions [0, its own] of its sequence, grouped queries (n_heads a

@@ -1,19 +1,9 @@
 #include "model/architecture.hpp"
 
 #include "base/error.hpp"
-#include "model/arch/parts.hpp"
+#include "model/architectures.inc"
 
 namespace sluice::model {
-
-const std::vector<Architecture>& known_architectures() {
-  static const std::vector<Architecture> k_table = {
-      {"llama", arch::read_llama},
-      {"qwen2", arch::read_qwen2},
-      {"qwen3", arch::read_qwen3},
-      {"qwen3moe", arch::read_qwen3moe},
-  };
-  return k_table;
-}
 
 ModelSpec read_spec(const gguf::Metadata& metadata) {
   Keys keys(metadata);

@@ -8,7 +8,8 @@
 
 namespace sluice::model {
 
-/// One entry of the table of architectures. Adding one is a file in arch/ and a line in architecture.cpp.
+/// One entry of the table of architectures. Adding one is a file in arch/: CMake makes the table from
+/// their names.
 struct Architecture {
   const char* name;  ///< As general.architecture spells it.
   ModelSpec (*read)(Keys& keys);

@@ -39,6 +39,9 @@ class Keys {
   bool get_bool_or(std::string_view name, bool fallback);
   std::string get_string_or(std::string_view name, std::string_view fallback);
 
+  /// For a key that makes no difference to this architecture.
+  void ignore(std::string_view name) { read(name); }
+
   /// Throws Error(unsupported) naming every key of the architecture that nobody asked for and that is not on
   /// the list of those that make no difference.
   void refuse_unread() const;

@@ -47,7 +47,7 @@ struct Pass {
 
   // Of the layer being computed.
   std::uint32_t layer_idx = 0;
-  kernels::Rows x;  ///< The residual stream.
+  kernels::Rows x{};  ///< The residual stream.
   Block* next_units =
       nullptr;  ///< The next block that has units, if any is left; its layer and the gain of its norm.
   std::uint32_t next_units_layer = 0;

@@ -21,12 +21,6 @@ struct RopeCurve {
   const char* long_factors = nullptr;
 };
 
-/// Queries grow with the logarithm of the position: times 1 + scale * ln(1 + floor(position / interval)).
-struct Temperature {
-  float scale = 0;  ///< 0: none.
-  std::uint32_t interval = 0;
-};
-
 /// Grouped-query attention.
 struct AttentionSpec {
   std::uint32_t n_heads = 0;
@@ -35,7 +29,7 @@ struct AttentionSpec {
   std::uint32_t v_head_dim = 0;
   std::uint32_t window = 0;  ///< Positions that a query sees, its own included; 0: all.
   float scale = 0;           ///< Of the scores.
-  Temperature temperature;
+  kernels::Temperature temperature;
   /// One matrix each for queries, keys and values, or one for all three.
   enum class Projection : std::uint8_t { split, fused } projection = Projection::split;
   /// Norm of queries and keys before they rotate: of each head, or of all heads together.

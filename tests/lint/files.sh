@@ -18,7 +18,8 @@ while IFS= read -r file; do
     src/*.cpp)
       module=${file#src/} module=${module%%/*}
       in_module=${file#src/"$module"/}
-      if ! grep -qF -- "${in_module##*/}" "src/$module/CMakeLists.txt" 2>/dev/null; then
+      # By its name, or by a pattern for its folder.
+      if ! grep -qF -e "${in_module##*/}" -e "${in_module%/*}/*.cpp" "src/$module/CMakeLists.txt" 2>/dev/null; then
         say "$file: src/$module/CMakeLists.txt does not build it"
       fi ;;
     tests/*_test.cpp)

@@ -1,4 +1,4 @@
-#include "model/arch/parts.hpp"
+#include "model/architecture_parts.hpp"
 
 namespace sluice::model::arch {
 

@@ -105,6 +105,7 @@ void AttentionBlock::run(Pass& pass, Rows x, Rows sum, float scale) {
   constexpr std::uint32_t k_curve = 0;
   pass.ops.rope(buffers.q, spec_.k_head_dim, k_curve, 0);
   pass.ops.rope(buffers.k, spec_.k_head_dim, k_curve, 0);
+  if (spec_.temperature.scale != 0) pass.ops.scale_by_position(buffers.q, spec_.temperature, 0);
   pass.ops.store_kv(buffers.k, buffers.v, pass.kv.views[pass.layer_idx], 0);
   attend(pass, buffers);
   const std::array<Weights::Target, 1> out = {{{out_, x, out_bias_}}};

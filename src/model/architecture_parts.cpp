@@ -1,4 +1,4 @@
-#include "model/arch/parts.hpp"
+#include "model/architecture_parts.hpp"
 
 #include <cmath>
 
@@ -148,7 +148,8 @@ MoeSpec read_experts(Keys& keys, ExpertDefaults defaults) {
                keys.full("expert_used_count"), moe.router.n_used, moe.n_experts);
   }
   // Without a width of their own experts have that of a dense block, which otherwise nothing has.
-  const std::uint32_t width = keys.get_or("expert_feed_forward_length", 0, k_max_width);
+  const std::uint32_t width =
+      keys.has("expert_feed_forward_length") ? keys.require("expert_feed_forward_length", k_max_width) : 0;
   const std::uint32_t dense_width = keys.count("feed_forward_length", k_max_width);
   moe.expert.width = width != 0 ? width : dense_width;
   if (moe.expert.width == 0) moe.expert.width = keys.require("feed_forward_length", k_max_width);
@@ -157,6 +158,10 @@ MoeSpec read_experts(Keys& keys, ExpertDefaults defaults) {
   const float scale = keys.get_float_or("expert_weights_scale", 0.0f);
   moe.router.scale = scale != 0 ? scale : 1.0f;
   return moe;
+}
+
+FfnSpec read_shared_expert(Keys& keys) {
+  return {keys.count("expert_shared_feed_forward_length", k_max_width)};
 }
 
 void add_layers(ModelSpec& model, Keys& keys, const MixerSpec& mixer, const ChannelSpec& channel) {

@@ -3,7 +3,7 @@
 #include "model/keys.hpp"
 #include "model/spec.hpp"
 
-// What the architectures' files share: each part reads its keys and checks them. All throw
+// What the files in arch/ share: each part reads its keys and checks them. All throw
 // Error(invalid_file) naming the key, the value found and what was expected, or Error(unsupported).
 namespace sluice::model::arch {
 
@@ -28,13 +28,10 @@ struct ExpertDefaults {
 /// it, the scoring and whether weights are normalized are the architecture's.
 MoeSpec read_experts(Keys& keys, ExpertDefaults defaults);
 
+/// The width of the expert that every row gets, 0 when the file names none.
+FfnSpec read_shared_expert(Keys& keys);
+
 /// All layers alike. Needs "block_count".
 void add_layers(ModelSpec& model, Keys& keys, const MixerSpec& mixer, const ChannelSpec& channel);
-
-// One per file of this folder.
-ModelSpec read_llama(Keys& keys);
-ModelSpec read_qwen2(Keys& keys);
-ModelSpec read_qwen3(Keys& keys);
-ModelSpec read_qwen3moe(Keys& keys);
 
 }  // namespace sluice::model::arch
