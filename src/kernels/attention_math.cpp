@@ -229,14 +229,3 @@ const AttentionMath& attention_table() noexcept {
 
 }  // namespace sluice::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace sluice::kernels {
-
-const AttentionMath& attention_math(platform::Isa isa) noexcept {
-  static constexpr TargetTables<AttentionMath> tables = SLUICE_TARGETS(attention_table);
-  return tables.of(isa);
-}
-
-}  // namespace sluice::kernels
-#endif

@@ -221,6 +221,8 @@ void CpuOps::hidden_chunk(const Piece& piece, std::size_t chunk, int thread) {
                      piece.gate_x.row_bytes, n_x, gate.n_in, gates, n);
     piece.up->gemm(up.data + begin * up.row_bytes, up.row_bytes, n, piece.up_x.row(row), piece.up_x.row_bytes,
                    n_x, up.n_in, ups, n);
+    scale_outputs(gate, gates, n_x, n, n);
+    scale_outputs(up, ups, n_x, n, n);
     for (std::uint32_t j = 0; j < n_x; ++j) {
       float* hidden = at<float>(layout_.hidden) + (piece.hidden_row + row + j) * layout_.hidden_stride;
       math_.swiglu(gates + std::size_t{j} * n, ups + std::size_t{j} * n, hidden + begin, n);
@@ -244,6 +246,7 @@ void CpuOps::down_chunk(const Piece& piece, std::size_t chunk, int thread, Rows 
     piece.down->gemm(down.data + begin * down.row_bytes, down.row_bytes, n, piece.hidden.row(row),
                      piece.hidden.row_bytes, n_x, down.n_in, direct ? target_of(0) : tile,
                      direct ? out.stride : n);
+    scale_outputs(down, direct ? target_of(0) : tile, n_x, n, direct ? out.stride : n);
     if (direct) continue;
     for (std::uint32_t j = 0; j < n_x; ++j)
       std::memcpy(target_of(j), tile + std::size_t{j} * n, n * sizeof(float));

@@ -67,6 +67,12 @@ void CpuOps::quantize_row(const GemmKernel& kernel, const float* x, std::size_t 
   }
 }
 
+void CpuOps::scale_outputs(const Weight& w, float* y, std::uint32_t n_x, std::uint32_t n,
+                           std::size_t stride) const noexcept {
+  if (w.scale == 1.0f) return;
+  for (std::uint32_t j = 0; j < n_x; ++j, y += stride) math_.scale(y, w.scale, nullptr, y, n);
+}
+
 CpuOps::Activations CpuOps::quantize(const GemmKernel& kernel, Rows x, std::byte* out) {
   const Activations result{out, activation_layout(kernel.activation, x.n_cols).row_bytes};
   for_rows(x.n_rows, k_quantize_ns * x.n_cols, [&](std::uint32_t row, int) {
@@ -143,6 +149,7 @@ void CpuOps::multiply(Rows x, std::span<const Product> products) {
       float* out = y.data + std::size_t{row} * y.stride + begin;
       part.kernel->gemm(w.data + begin * w.row_bytes, w.row_bytes, n, part.x.row(row), part.x.row_bytes, n_x,
                         w.n_in, out, y.stride);
+      scale_outputs(w, out, n_x, n, y.stride);
       if (products[i].bias == nullptr) continue;
       for (std::uint32_t j = 0; j < n_x; ++j)
         math_.add(products[i].bias + begin, out + std::size_t{j} * y.stride, n);

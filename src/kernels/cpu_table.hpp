@@ -72,6 +72,9 @@ class CpuOps final : public Ops {
   };
   /// Quantizes all rows of x to `out`.
   Activations quantize(const GemmKernel& kernel, Rows x, std::byte* out);
+  /// Multiplies n outputs of each of n_x rows by the weight's second scale.
+  void scale_outputs(const Weight& w, float* y, std::uint32_t n_x, std::uint32_t n,
+                     std::size_t stride) const noexcept;
   void quantize_row(const GemmKernel& kernel, const float* x, std::size_t n, std::byte* out) const noexcept;
   void multiply(Rows x, std::span<const Product> products);
   static bool usable_in_place(Rows x) noexcept;

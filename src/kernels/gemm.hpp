@@ -28,9 +28,9 @@ struct GemmKernel {
       Isa::scalar;  ///< The set it was built for; may be lower than asked when a type has no faster path.
 };
 
-/// The kernel for a weight type on an instruction set (falls back to lower sets, at last to decode-then-dot).
-/// n_cols matters only where a row is too short for the type's usual partner. Returns gemm == nullptr for
-/// types that are not weights (integers).
+/// The kernel for a weight type on an instruction set, or of the nearest set below that has one, at last the
+/// scalar reference (isa_traits.hpp). Returns gemm == nullptr for types that are not multiplied (integers,
+/// F64).
 GemmKernel find_gemm(TensorType type, Isa isa) noexcept;
 
 }  // namespace sluice::kernels

@@ -14,13 +14,21 @@ using gguf::TensorType;
 // The operation table: everything a forward graph may ask of a device. Pointers are addresses on the device
 // that implements the table; the graph never dereferences them, except through the transfer functions.
 
-/// A weight matrix [n_out, n_in] in GGUF blocks, or a vector when n_out is 1.
+/// A weight matrix [n_out, n_in] in GGUF blocks, or a vector when n_out is 1. A product with it is `scale`
+/// times that with the blocks' numbers; other uses of it do not look at the scale.
+///
+/// The scale is a second one over those of the blocks, which converters of NVFP4 models write as F32 tensors
+/// beside the matrix `X.weight`: `X.scale` with one number, for a matrix of experts one number for each. It
+/// belongs to the output of the product before a bias is added: of gate and of up before the activation, of
+/// down before the router's weight. Where gate and up are one matrix, its scale is called that of up. Their
+/// `X.input_scale`, for activations of four bits, is not needed where activations have eight.
 struct Weight {
   const std::byte* data = nullptr;
   TensorType type = TensorType::f32;
   std::uint32_t n_in = 0;
   std::uint32_t n_out = 0;
   std::uint64_t row_bytes = 0;
+  float scale = 1.0f;
   explicit operator bool() const noexcept { return data != nullptr; }
 };
 

@@ -158,32 +158,9 @@ void to_f16(const float* x, std::uint16_t* y, std::size_t n) noexcept {
 }  // namespace
 
 const VectorMath& vector_table() noexcept {
-#if HWY_TARGET == HWY_AVX3
-  constexpr platform::Isa isa = platform::Isa::avx512;
-#elif HWY_TARGET == HWY_AVX2
-  constexpr platform::Isa isa = platform::Isa::avx2;
-#elif HWY_TARGET == HWY_NEON
-  constexpr platform::Isa isa = platform::Isa::neon;
-#elif HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR
-  constexpr platform::Isa isa = platform::Isa::scalar;
-#else
-#error "name the instruction set of this target"
-#endif
-  static constexpr VectorMath table{isa,          sum_squares, scale,  swiglu, add,
-                                    add_weighted, exp_minus,   rotate, to_f16};
+  static constexpr VectorMath table{sum_squares, scale, swiglu, add, add_weighted, exp_minus, rotate, to_f16};
   return table;
 }
 
 }  // namespace sluice::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace sluice::kernels {
-
-const VectorMath& vector_math(platform::Isa isa) noexcept {
-  static constexpr TargetTables<VectorMath> tables = SLUICE_TARGETS(vector_table);
-  return tables.of(isa);
-}
-
-}  // namespace sluice::kernels
-#endif

@@ -12,8 +12,6 @@ namespace sluice::kernels {
 /// alignment unless stated; no allocation, no threads. exp is a polynomial: relative error below 3e-7 on
 /// [-87.3, 88.0], 0 below, held at exp(88.0) above, NaN stays NaN.
 struct VectorMath {
-  platform::Isa isa;  ///< What it was built for.
-
   float (*sum_squares)(const float* x, std::size_t n) noexcept;
   /// y = x * factor * gain (gain may be null; y may be x).
   void (*scale)(const float* x, float factor, const float* gain, float* y, std::size_t n) noexcept;
@@ -33,7 +31,7 @@ struct VectorMath {
   void (*to_f16)(const float* x, std::uint16_t* y, std::size_t n) noexcept;
 };
 
-/// The table for a set, or the best lower one that was compiled in.
+/// The table for a set, or the nearest set below that was compiled in (isa_traits.hpp).
 const VectorMath& vector_math(platform::Isa isa) noexcept;
 
 /// Keys scored at once; divides KvShape::page_tokens.

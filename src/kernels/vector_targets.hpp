@@ -17,14 +17,12 @@
 
 #include <hwy/detect_targets.h>
 
-#include "platform/cpu_features.hpp"
-
-// The function of each set's target, or null where this compiler or build lacks the target. Usable behind
-// `#if HWY_ONCE`.
+// The function of a target, or null where this compiler or build lacks it; the names are those of
+// platform/isas.def.
 #if HWY_TARGETS & HWY_AVX3
-#define SLUICE_AVX512_TARGET(function) N_AVX3::function
+#define SLUICE_AVX3_TARGET(function) N_AVX3::function
 #else
-#define SLUICE_AVX512_TARGET(function) nullptr
+#define SLUICE_AVX3_TARGET(function) nullptr
 #endif
 #if HWY_TARGETS & HWY_AVX2
 #define SLUICE_AVX2_TARGET(function) N_AVX2::function
@@ -36,48 +34,11 @@
 #else
 #define SLUICE_NEON_TARGET(function) nullptr
 #endif
+// What stands for Isa::scalar.
 #if HWY_TARGETS & HWY_EMU128
-#define SLUICE_SCALAR_TARGET(function) N_EMU128::function
+#define SLUICE_EMU128_TARGET(function) N_EMU128::function
 #elif HWY_TARGETS & HWY_SCALAR
-#define SLUICE_SCALAR_TARGET(function) N_SCALAR::function
+#define SLUICE_EMU128_TARGET(function) N_SCALAR::function
 #else
-#define SLUICE_SCALAR_TARGET(function) HWY_STATIC_DISPATCH(function)
+#error "Highway has no target without vector instructions here"
 #endif
-#define SLUICE_TARGETS(function)                                                                \
-  {                                                                                             \
-    SLUICE_SCALAR_TARGET(function), SLUICE_NEON_TARGET(function), SLUICE_AVX2_TARGET(function), \
-        SLUICE_AVX512_TARGET(function)                                                          \
-  }
-
-namespace sluice::kernels {
-
-/// For each instruction set the function that returns its table, as SLUICE_TARGETS names them.
-template <typename Table>
-struct TargetTables {
-  using Get = const Table& (*)() noexcept;
-  Get scalar, neon, avx2, avx512;
-
-  /// The table of a set, or that of the next lower set on the same architecture which this build has. A set
-  /// that is missing here would silently get the slow one, so it does not compile.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic error "-Wswitch"
-  const Table& of(platform::Isa isa) const noexcept {
-    switch (isa) {
-      case platform::Isa::avx512:
-        if (avx512 != nullptr) return avx512();
-        [[fallthrough]];
-      case platform::Isa::avx2:
-        if (avx2 != nullptr) return avx2();
-        break;
-      case platform::Isa::neon:
-        if (neon != nullptr) return neon();
-        break;
-      case platform::Isa::scalar:
-        break;
-    }
-    return scalar();
-  }
-#pragma GCC diagnostic pop
-};
-
-}  // namespace sluice::kernels

@@ -116,19 +116,9 @@ class Binder {
         tensor.dims[3]);
   }
   void expect_weights(const TensorInfo& tensor) const {
-    switch (tensor.type) {
-      case TensorType::i8:
-      case TensorType::i16:
-      case TensorType::i32:
-      case TensorType::i64:
-      case TensorType::f64:
-      case TensorType::q8_1:
-      case TensorType::q8_k:
-        base::fail(ErrorCode::unsupported, "{}: tensor {} has type {}, which is not a weight type",
-                   file_.metadata.source_name, tensor.name, gguf::type_name(tensor.type));
-      default:
-        return;
-    }
+    if (gguf::type_traits(tensor.type).use == gguf::TypeUse::weight) return;
+    base::fail(ErrorCode::unsupported, "{}: tensor {} has type {}, which is not a weight type",
+               file_.metadata.source_name, tensor.name, gguf::type_name(tensor.type));
   }
   void expect_floats(const TensorInfo& tensor) const {
     if (tensor.type != TensorType::f32 && tensor.type != TensorType::f16 && tensor.type != TensorType::bf16 &&

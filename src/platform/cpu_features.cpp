@@ -20,12 +20,32 @@
 namespace sluice::platform {
 namespace {
 
-constexpr Isa k_all_isas[] = {Isa::scalar, Isa::neon, Isa::avx2, Isa::avx512};
+constexpr Isa k_all_isas[] = {
+#define SLUICE_ISA(name, below, family, target) Isa::name,
+#include "platform/isas.def"
+};
 
 #if defined(SLUICE_NO_SIMD)
 constexpr bool k_has_simd = false;
 #else
 constexpr bool k_has_simd = true;
+#endif
+
+// --- Whether the machine runs a set: one function for each of isas.def
+
+bool has_scalar() noexcept {
+  return true;
+}
+
+#if defined(__aarch64__)
+bool has_neon() noexcept {
+  constexpr unsigned long k_hwcap_asimddp = 1ul << 20;  // HWCAP_ASIMDDP of <asm/hwcap.h>.
+  return (getauxval(AT_HWCAP) & k_hwcap_asimddp) != 0;
+}
+#else
+bool has_neon() noexcept {
+  return false;
+}
 #endif
 
 #if defined(__x86_64__)
@@ -34,40 +54,33 @@ bool has_f16c() noexcept {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
+// The compiler's cpuid tests include XGETBV, so a feature whose registers the system does not save counts as
+// missing. Vector code built for AVX2 also uses the bit instructions every such processor has.
+bool has_avx2() noexcept {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma") &&
+         has_f16c();
+}
+bool has_avx512() noexcept {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512vnni");
+}
+#else
+bool has_avx2() noexcept {
+  return false;
+}
+bool has_avx512() noexcept {
+  return false;
+}
 #endif
 
-// The compiler's cpuid tests include XGETBV, so a feature whose registers the system does not save counts as
-// missing.
-bool is_supported(Isa isa) {
+bool is_supported(Isa isa) noexcept {
   if (!k_has_simd && isa != Isa::scalar) return false;
   switch (isa) {
-    case Isa::scalar:
-      return true;
-    case Isa::neon:
-#if defined(__aarch64__)
-    {
-      constexpr unsigned long k_hwcap_asimddp = 1ul << 20;  // HWCAP_ASIMDDP of <asm/hwcap.h>.
-      return (getauxval(AT_HWCAP) & k_hwcap_asimddp) != 0;
-    }
-#else
-      return false;
-#endif
-    case Isa::avx2:
-#if defined(__x86_64__)
-      // Vector code built for AVX2 also uses the bit instructions every such processor has.
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") &&
-             __builtin_cpu_supports("fma") && has_f16c();
-#else
-      return false;
-#endif
-    case Isa::avx512:
-#if defined(__x86_64__)
-      return is_supported(Isa::avx2) && __builtin_cpu_supports("avx512f") &&
-             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
-#else
-      return false;
-#endif
+#define SLUICE_ISA(name, below, family, target) \
+  case Isa::name:                               \
+    return has_##name();
+#include "platform/isas.def"
   }
   return false;
 }
@@ -94,16 +107,16 @@ int affinity_cpus() {
 
 }  // namespace
 
+std::span<const Isa> all_isas() noexcept {
+  return k_all_isas;
+}
+
 const char* isa_name(Isa isa) noexcept {
   switch (isa) {
-    case Isa::scalar:
-      return "scalar";
-    case Isa::neon:
-      return "neon";
-    case Isa::avx2:
-      return "avx2";
-    case Isa::avx512:
-      return "avx512";
+#define SLUICE_ISA(name, below, family, target) \
+  case Isa::name:                               \
+    return #name;
+#include "platform/isas.def"
   }
   return "unknown";
 }

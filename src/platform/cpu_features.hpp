@@ -1,15 +1,21 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace sluice::platform {
 
-/// Instruction sets the kernels are built for, in rising order of preference on their architecture.
-enum class Isa { scalar, neon, avx2, avx512 };
+/// Instruction sets the kernels are built for, in rising order of preference on their architecture; isas.def
+/// lists them.
+enum class Isa {
+#define SLUICE_ISA(name, below, family, target) name,
+#include "platform/isas.def"
+};
 
+std::span<const Isa> all_isas() noexcept;
 const char* isa_name(Isa isa) noexcept;
 std::optional<Isa> parse_isa(std::string_view name) noexcept;
 

@@ -429,7 +429,7 @@ TEST(FindGemm, AgreesWithTheScalarKernelAboutActivations) {
 
 TEST(FindGemm, HasNoKernelForIntegers) {
   for (const TensorType type : {TensorType::i8, TensorType::i16, TensorType::i32, TensorType::i64}) {
-    for (const Isa isa : {Isa::scalar, Isa::neon, Isa::avx2, Isa::avx512}) {
+    for (const Isa isa : platform::all_isas()) {
       EXPECT_EQ(find_gemm(type, isa).gemm, nullptr);
     }
   }

@@ -154,13 +154,6 @@ TEST_P(VectorMathTest, ScoresAreDotProductsWhateverTheKeysPlace) {
   }
 }
 
-TEST(VectorMath, TablesAreThoseAskedFor) {
-  for (const platform::Isa isa : platform::supported_isas()) {
-    EXPECT_EQ(vector_math(isa).isa, isa);
-    EXPECT_NE(vector_math(isa).sum_squares, nullptr);
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(EveryIsa, VectorMathTest, ::testing::ValuesIn(platform::supported_isas()),
                          [](const auto& param) { return std::string(platform::isa_name(param.param)); });
 
