@@ -14,6 +14,7 @@ enum class ErrorCode {
   io,                ///< The operating system failed to open or read a file.
   budget,            ///< The memory budget cannot hold what was asked for.
   context_full,      ///< The sequence has no room for more tokens.
+  kv_full,           ///< The KV cache that sequences share has no room for more tokens.
   cancelled,         ///< The caller asked to stop.
   internal,          ///< An invariant of the library was broken; please report it.
 };

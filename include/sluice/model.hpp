@@ -40,8 +40,8 @@ struct ModelInfo {
 class Model;
 
 /// One conversation: its tokens' KV cache and position. Belongs to a Model; move-only; its memory goes back
-/// to the model when it dies. When the model is gone, nothing can be computed with it any more: truncate()
-/// and Model::step() throw Error(invalid_argument).
+/// to the model when it dies. When the model is gone, nothing can be computed with it any more: rewind(),
+/// share_prefix() and Model::step() throw Error(invalid_argument).
 ///
 /// Threads: as the calls of its model, so it may not be used or destroyed while another thread is in a call
 /// of the model.
@@ -54,9 +54,17 @@ class Sequence {
   std::uint32_t n_tokens() const noexcept;
   /// Room left, in tokens.
   std::uint32_t n_free() const noexcept;
-  /// Forgets everything after the first `n` tokens. Throws Error(invalid_argument) when there are fewer, and
-  /// from a callback of the model.
-  void truncate(std::uint32_t n);
+  /// Goes back to the first `n` tokens and forgets the others. Returns how many are left: `n`, or fewer where
+  /// the model does not keep what it would need to go on from there (layers that see only the last tokens),
+  /// so that the caller has to compute the rest again. What was computed since the last call, up to
+  /// k_max_rewind tokens, can always be taken back. Throws Error(invalid_argument) when there are fewer than
+  /// `n`, and from a callback of the model.
+  std::uint32_t rewind(std::uint32_t n);
+  /// Begins this empty sequence with the first `n` tokens of another one of the same model, which were then
+  /// computed once; their memory is shared until one of the two goes on in the middle of a page. Returns how
+  /// many it has now, as rewind(). Throws Error(invalid_argument) when this one is not empty or the other has
+  /// fewer than `n`, and from a callback of the model.
+  std::uint32_t share_prefix(const Sequence& from, std::uint32_t n);
 
   struct Impl;
 
@@ -66,6 +74,7 @@ class Sequence {
     void operator()(Impl* impl) const noexcept;
   };
   explicit Sequence(Impl* impl) noexcept;
+  void check_usable(const char* call) const;
   std::unique_ptr<Impl, Deleter> impl_;
 };
 
@@ -121,8 +130,8 @@ class Model {
   /// Appends tokens to one or several sequences, sharing every weight that is read between them, and delivers
   /// the logits asked for. Items larger than the plan's chunk are computed in several passes. On an error
   /// nothing of the failed pass counts: each sequence keeps the tokens of the passes that were complete.
-  /// Throws Error: context_full (before anything is computed), io (a read failed: names tensor and offset),
-  /// cancelled, invalid_argument (token out of range, a sequence given twice).
+  /// Throws Error: context_full or kv_full (before anything is computed), io (a read failed: names tensor and
+  /// offset), cancelled, invalid_argument (token out of range, a sequence given twice).
   void step(std::span<const StepItem> items, const LogitsSink& sink = {});
 
   /// A flag the caller may raise from a signal handler or another thread: a running step() ends within one

@@ -24,6 +24,8 @@ enum class IoBackend { automatic, uring, pread };
 inline constexpr std::uint32_t k_max_sequences = 4096;
 inline constexpr std::uint32_t k_max_prefill_chunk = 16'384;
 inline constexpr int k_max_threads = 256;
+/// Tokens that a sequence can always take back (Sequence::rewind), whatever its model.
+inline constexpr std::uint32_t k_max_rewind = 128;
 
 /// What takes time while a model opens, in this order; the last two are of models with experts.
 enum class OpenStage {
@@ -46,8 +48,11 @@ struct OpenOptions {
   std::uint64_t program_bytes = 0;
   /// Tokens of context per sequence. 0: the smaller of the model's and 4096.
   std::uint32_t n_ctx = 0;
-  /// Sequences that may exist at once; the budget reserves KV for this many.
+  /// Sequences that may exist at once.
   std::uint32_t max_sequences = 1;
+  /// Tokens that all sequences together may keep; the budget reserves KV for them. At least n_ctx. 0: each
+  /// sequence's whole context.
+  std::uint64_t kv_tokens = 0;
   /// Most tokens computed in one pass. 0: chosen from the budget. Changes speed, never tokens.
   std::uint32_t prefill_chunk = 0;
   /// Worker threads, the caller included. 0: the cores this process may use.

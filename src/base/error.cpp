@@ -21,6 +21,8 @@ const char* error_code_name(ErrorCode code) noexcept {
       return "budget";
     case ErrorCode::context_full:
       return "context_full";
+    case ErrorCode::kv_full:
+      return "kv_full";
     case ErrorCode::cancelled:
       return "cancelled";
     case ErrorCode::internal:

@@ -112,7 +112,7 @@ class Bench {
   }
 
   void set_depth(std::uint32_t depth) {
-    if (sequence_.n_tokens() > depth) sequence_.truncate(depth);
+    if (sequence_.n_tokens() > depth) sequence_.rewind(depth);
     if (sequence_.n_tokens() == depth) return;
     fill_tokens(tokens_, depth, k_depth_stream, model_.info().n_vocab);
     step(std::span<const TokenId>(tokens_).subspan(sequence_.n_tokens()), LogitsWanted::none);
@@ -129,7 +129,7 @@ class Bench {
       for (std::size_t i = 0; i < tokens.size(); ++i) step(tokens.subspan(i, 1), LogitsWanted::last);
     }
     const std::uint64_t ns = base::now_ns() - start;
-    sequence_.truncate(test.depth);
+    set_depth(test.depth);
     return ns;
   }
 

@@ -13,7 +13,7 @@ Conversation::Conversation(Model& model, std::optional<std::string> system, cons
       sampler_(sampler) {}
 
 void Conversation::reset() {
-  sequence_.truncate(0);
+  sequence_.rewind(0);
   if (sampler_options_.seed == 0) sampler_ = Sampler(sampler_options_);
   transcript_.reset();
 }
@@ -34,7 +34,7 @@ Generation Conversation::answer(std::string_view message, const GenerateOptions&
     generation = generate(model_, sequence_, transcript_.tokens().subspan(n_computed), with_stop, on_text);
   } catch (...) {
     transcript_.take_back_message(n_before);
-    if (sequence_.n_tokens() > n_before) sequence_.truncate(static_cast<std::uint32_t>(n_before));
+    if (sequence_.n_tokens() > n_before) sequence_.rewind(static_cast<std::uint32_t>(n_before));
     throw;
   }
   transcript_.add_answer(generation);

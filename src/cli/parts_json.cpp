@@ -150,6 +150,8 @@ Json plan_json(const Plan& plan) {
       {"fully_resident", plan.fully_resident()},
       {"n_ctx", plan.n_ctx},
       {"max_sequences", plan.max_sequences},
+      {"kv_tokens", plan.kv_tokens},
+      {"kv_type", plan.kv_type},
       {"prefill_chunk", plan.prefill_chunk},
       {"n_units", plan.n_units},
       {"n_cached_units", plan.n_cached_units},

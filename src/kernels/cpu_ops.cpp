@@ -66,6 +66,10 @@ std::size_t CpuOps::reserve(const ScratchSize& size) {
   return layout_.bytes;
 }
 
+void CpuOps::copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
 void CpuOps::upload(const void* host, std::byte* device, std::size_t bytes) {
   if (bytes > 0) std::memcpy(device, host, bytes);
 }

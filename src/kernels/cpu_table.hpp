@@ -27,6 +27,7 @@ class CpuOps final : public Ops {
   std::size_t scratch_bytes(const ScratchSize& size) const override;
   void set_curves(std::span<const RopeParams> curves) override;
   void begin_pass(const PassTables& tables) override;
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) override;
   void upload(const void* host, std::byte* device, std::size_t bytes) override;
   void download(const std::byte* device, void* host, std::size_t bytes) override;
   void embed(const Weight& table, std::span<const std::int32_t> ids, Rows y) override;

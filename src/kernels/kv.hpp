@@ -31,9 +31,13 @@ struct KvView {
 
 constexpr std::size_t k_max_kv_groups = 4;
 
+/// Stands for a page that lies wholly before its group's window and is not there any more.
+constexpr std::uint32_t k_no_page = 0xffff'ffff;
+
 /// The pages of one sequence.
 struct SequenceView {
-  /// For each group: pages[group][p / page_tokens] is the page of position p.
+  /// For each group: pages[group][p / page_tokens] is the page of position p. What no row of the pass sees
+  /// may be k_no_page.
   std::array<std::span<const std::uint32_t>, k_max_kv_groups> pages{};
 };
 

@@ -126,6 +126,8 @@ class Ops {
   /// are until then.
   virtual void begin_pass(const PassTables& tables) = 0;
 
+  /// Device memory to device memory; they do not overlap.
+  virtual void copy(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
   virtual void upload(const void* host, std::byte* device, std::size_t bytes) = 0;
   virtual void download(const std::byte* device, void* host, std::size_t bytes) = 0;
 
@@ -148,7 +150,8 @@ class Ops {
   /// Causal attention of each row over positions [0, its own] of its sequence, grouped queries (n_heads a
   /// multiple of n_kv_heads): q [n_heads * k_head_dim] -> out [n_heads * v_head_dim]. Keys are processed in
   /// fixed segments of positions whose partial results are merged in order (FlashDecoding's scheme, Dao et
-  /// al. 2023). With a window, pages that lie wholly before it are not read.
+  /// al. 2023). With a window, pages that lie wholly before it
+  /// are not read.
   virtual void attention(Rows q, const KvView& view, const AttentionParams& params, std::uint32_t first_row,
                          Rows out) = 0;
   /// out = silu(gate) * up. out may be gate.

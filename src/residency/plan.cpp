@@ -14,9 +14,15 @@ namespace {
 
 using base::format_bytes;
 
-std::uint64_t pages_bytes(const ModelFacts& model, std::uint32_t n_ctx, std::uint32_t n_sequences) {
-  const std::uint64_t n_pages = (std::uint64_t{n_ctx} + model.kv_page_tokens - 1) / model.kv_page_tokens;
-  return n_pages * model.kv_page_bytes * n_sequences;
+KvDemand kv_demand(const OpenOptions& options, std::uint32_t n_ctx, std::uint32_t n_rows) {
+  const std::uint64_t all = std::uint64_t{n_ctx} * options.max_sequences;
+  return {n_ctx, options.max_sequences, options.kv_tokens == 0 ? all : std::min(all, options.kv_tokens),
+          n_rows};
+}
+
+std::uint64_t pages_bytes(const ModelFacts& model, const OpenOptions& options, std::uint32_t n_ctx,
+                          std::uint32_t n_rows) {
+  return kv_bytes(model.kv_groups, model.kv_page_tokens, kv_demand(options, n_ctx, n_rows));
 }
 
 std::uint64_t pinned_total(const ModelFacts& model) {
@@ -62,7 +68,8 @@ std::uint64_t block_bytes(const ModelFacts& model) {
   return total;
 }
 
-/// Everything but expert slots. With streamed blocks: as if none of them were pinned.
+/// Everything but expert slots, for passes of some size. With streamed blocks: as if none of them were
+/// pinned.
 struct Fixed {
   std::uint64_t process = 0;
   std::uint64_t draft = 0, others = 0;  ///< The draft and other open models.
@@ -74,15 +81,15 @@ struct Fixed {
   }
 };
 
-Fixed fixed_parts(const ModelFacts& model, const MachineFacts& machine, std::uint32_t n_ctx,
-                  std::uint32_t n_sequences, Level level) {
+Fixed fixed_parts(const ModelFacts& model, const MachineFacts& machine, const OpenOptions& options,
+                  std::uint32_t n_ctx, std::uint32_t n_rows, Level level) {
   Fixed fixed;
   fixed.process = machine.process_bytes + model.bookkeeping_bytes;
   fixed.draft = machine.draft_bytes;
   fixed.others = machine.other_bytes;
   fixed.pinned = pinned_total(model);
   fixed.alignment = model.alignment_bytes;
-  fixed.kv = pages_bytes(model, n_ctx, n_sequences);
+  fixed.kv = pages_bytes(model, options, n_ctx, n_rows);
   fixed.transit = transit_slots(model);
   if (level.embedding_on_drive || level.streams_blocks) fixed.alignment += model.split_bytes;
   if (level.embedding_on_drive) fixed.pinned -= model.embedding_bytes;
@@ -122,12 +129,12 @@ std::uint32_t choose_context(const ModelFacts& model, const MachineFacts& machin
   std::uint32_t n_ctx = std::min(trained, k_default_ctx);
   const auto room = [&](Level level) {
     const std::uint64_t taken =
-        fixed_parts(model, machine, std::min(n_ctx, k_min_auto_ctx), options.max_sequences, level).total();
+        fixed_parts(model, machine, options, std::min(n_ctx, k_min_auto_ctx), 1, level).total();
     return budget > taken ? budget - taken : 0;
   };
   std::uint64_t most = room({}) / 4;
   if (most == 0) most = room(levels_of(model).back()) / 8;
-  while (n_ctx > k_min_auto_ctx && pages_bytes(model, n_ctx, options.max_sequences) > most) {
+  while (n_ctx > k_min_auto_ctx && pages_bytes(model, options, n_ctx, 1) > most) {
     n_ctx = std::max(k_min_auto_ctx, n_ctx / 2);
   }
   return n_ctx;
@@ -165,7 +172,9 @@ std::uint32_t choose_chunk(const ModelFacts& model, const OpenOptions& options, 
   std::uint32_t low = std::min(k_min_chunk, n_ctx), high = std::min(max_chunk, n_ctx);
   while (low < high) {
     const std::uint32_t middle = (low + high + 1) / 2;
-    if (scratch_bytes(model, level, middle) <= most) {
+    const std::uint64_t kv =
+        pages_bytes(model, options, n_ctx, middle) - pages_bytes(model, options, n_ctx, 1);
+    if (scratch_bytes(model, level, middle) + kv <= most) {
       low = middle;
     } else {
       high = middle - 1;
@@ -212,7 +221,7 @@ Level choose_level(const ModelFacts& model, const MachineFacts& machine, const O
   };
   const std::vector<Level> levels = levels_of(model);
   const auto needs = [&](Level level, std::uint32_t chunk) {
-    return fixed_parts(model, machine, n_ctx, options.max_sequences, level).total() +
+    return fixed_parts(model, machine, options, n_ctx, chunk, level).total() +
            scratch_bytes(model, level, chunk);
   };
   Level lowest;
@@ -224,8 +233,9 @@ Level choose_level(const ModelFacts& model, const MachineFacts& machine, const O
     }
   }
   if (budget < floor) {
-    refuse(fixed_parts(model, machine, n_ctx, options.max_sequences, lowest),
-           scratch_bytes(model, lowest, chunk_of(k_min_chunk)), budget, floor, source, n_ctx);
+    const std::uint32_t chunk = chunk_of(k_min_chunk);
+    refuse(fixed_parts(model, machine, options, n_ctx, chunk, lowest), scratch_bytes(model, lowest, chunk),
+           budget, floor, source, n_ctx);
   }
   const bool is_moe = !model.expert_layers.empty();
   const std::uint64_t experts =
@@ -292,6 +302,22 @@ void place_experts(const ModelFacts& model, std::uint64_t bytes, Placement& plac
   for (const auto& layer : model.expert_layers) placement.slots_per_layer.push_back(layer.n_experts);
 }
 
+void check_kv(const ModelFacts& model, const OpenOptions& options, std::uint32_t n_ctx) {
+  if (options.kv_tokens != 0 && options.kv_tokens < n_ctx) {
+    base::fail(
+        ErrorCode::invalid_argument,
+        "a KV cache of {} tokens was asked for, but one sequence may have {}; give it at least that, or "
+        "a smaller context",
+        options.kv_tokens, n_ctx);
+  }
+  for (const KvGroupFacts& group : model.kv_groups) {
+    const std::uint64_t n = kv_pages(group, model.kv_page_tokens, kv_demand(options, n_ctx, n_ctx));
+    if (n >= UINT32_MAX) {
+      base::fail(ErrorCode::budget, "a KV cache of {} pages cannot be addressed; give a smaller --ctx", n);
+    }
+  }
+}
+
 /// The budget asked for, or the machine's.
 std::uint64_t choose_budget(const MachineFacts& machine, const OpenOptions& options, Plan& plan) {
   plan.budget_is_default = options.memory_bytes == 0;
@@ -315,16 +341,21 @@ Placement make_plan(const ModelFacts& model, const MachineFacts& machine, const 
   Plan& plan = placement.plan;
   const std::uint64_t budget = choose_budget(machine, options, plan);
   const std::uint32_t n_ctx = choose_context(model, machine, options, budget);
+  check_kv(model, options, n_ctx);
   const Level level =
       choose_level(model, machine, options, budget, plan.budget_source, n_ctx, plan.floor_bytes);
-  Fixed fixed = fixed_parts(model, machine, n_ctx, options.max_sequences, level);
-
-  const std::uint64_t spare = budget - fixed.total(), all_slots = all_slots_bytes(model);
+  const std::uint64_t all_slots = all_slots_bytes(model);
+  const auto parts_for = [&](std::uint32_t n_rows) {
+    Fixed parts = fixed_parts(model, machine, options, n_ctx, n_rows, level);
+    parts.scratch = scratch_bytes(model, level, n_rows);
+    return parts;
+  };
+  const std::uint64_t spare = budget - fixed_parts(model, machine, options, n_ctx, 1, level).total();
   std::uint32_t chunk = choose_chunk(model, options, n_ctx, level, spare, k_max_chunk);
-  fixed.scratch = scratch_bytes(model, level, chunk);
-  if (all_slots > spare - fixed.scratch + fixed.transit.bytes()) {
+  Fixed fixed = parts_for(chunk);
+  if (all_slots > budget - fixed.total() + fixed.transit.bytes()) {
     chunk = choose_chunk(model, options, n_ctx, level, spare, k_max_streamed_chunk);
-    fixed.scratch = scratch_bytes(model, level, chunk);
+    fixed = parts_for(chunk);
   }
   SLUICE_CHECK(fixed.total() <= budget);
   placement.embedding_on_drive = level.embedding_on_drive;
@@ -335,9 +366,14 @@ Placement make_plan(const ModelFacts& model, const MachineFacts& machine, const 
 
   plan.n_ctx = n_ctx;
   plan.max_sequences = options.max_sequences;
+  const KvDemand demand = kv_demand(options, n_ctx, chunk);
+  plan.kv_tokens = demand.n_tokens;
+  plan.kv_type = model.kv_type;
+  for (const KvGroupFacts& group : model.kv_groups)
+    placement.kv_pages.push_back(static_cast<std::uint32_t>(kv_pages(group, model.kv_page_tokens, demand)));
   plan.prefill_chunk = chunk;
   const std::uint32_t full_chunk = options.prefill_chunk != 0 ? chunk : std::min(k_max_chunk, n_ctx);
-  plan.resident_bytes = fixed_parts(model, machine, n_ctx, options.max_sequences, {}).total() -
+  plan.resident_bytes = fixed_parts(model, machine, options, n_ctx, full_chunk, {}).total() -
                         transit_slots(model).bytes() + all_slots + model.scratch_bytes(full_chunk);
   describe_plan(model,
                 {fixed.process, fixed.draft, fixed.others, fixed.alignment, fixed.kv, fixed.scratch,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "residency/dense_plan.hpp"
+#include "residency/kv_plan.hpp"
 #include "sluice/options.hpp"
 #include "sluice/plan.hpp"
 
@@ -34,8 +35,9 @@ struct ModelFacts {
   /// Memory of the rows of embeddings that a pass of n rows needs.
   std::function<std::uint64_t(std::uint32_t n_rows)> gather_bytes;
   std::uint64_t split_bytes = 0;  ///< What read windows add at most when parts of pinned_bytes are left out.
-  std::uint64_t kv_page_bytes = 0;  ///< Of one page of all layers.
+  std::vector<KvGroupFacts> kv_groups;
   std::uint32_t kv_page_tokens = 1;
+  std::string kv_type = "f16";  ///< For people.
   std::uint32_t n_ctx_train = 0;
   /// What the runtime allocates by itself after the plan is made: lists of units, candidates of a sampler.
   std::uint64_t bookkeeping_bytes = 0;
@@ -67,6 +69,7 @@ struct Placement {
   std::uint32_t n_ring_slots = 0;     ///< 0: blocks stay where they are.
   bool ring_is_spare = false;         ///< All blocks are pinned; the ring takes memory when some give way.
   bool embedding_on_drive = false;
+  std::vector<std::uint32_t> kv_pages;  ///< For each of ModelFacts::kv_groups.
 };
 
 // Limits of the planner.

@@ -77,9 +77,13 @@ void add_weights(const ModelFacts& model, const PlanParts& parts, const LeftOut&
 }
 
 void add_work(const PlanParts& parts, Plan& plan) {
-  plan.items.push_back({"KV cache", parts.kv, "ram: pinned",
-                        fmt::format("{} tokens x {} sequence{}, f16", plan.n_ctx, plan.max_sequences,
-                                    plan.max_sequences == 1 ? "" : "s")});
+  const bool is_shared = plan.kv_tokens < std::uint64_t{plan.n_ctx} * plan.max_sequences;
+  plan.items.push_back(
+      {"KV cache", parts.kv, "ram: pinned",
+       is_shared
+           ? fmt::format("{} tokens of {} sequences, {}", plan.kv_tokens, plan.max_sequences, plan.kv_type)
+           : fmt::format("{} tokens x {} sequence{}, {}", plan.n_ctx, plan.max_sequences,
+                         plan.max_sequences == 1 ? "" : "s", plan.kv_type)});
   plan.items.push_back(
       {"scratch", parts.scratch, "ram", fmt::format("passes of up to {} rows", plan.prefill_chunk)});
 }

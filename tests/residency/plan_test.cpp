@@ -20,7 +20,7 @@ ModelFacts moe_facts() {
   facts.alignment_bytes = 4096;
   facts.expert_layers.assign(8, {32, 4, 80 * 1024});
   facts.expert_layers[3].slot_bytes = 96 * 1024;
-  facts.kv_page_bytes = 256 * 1024;
+  facts.kv_groups = {{256 * 1024, 0}};
   facts.kv_page_tokens = 64;
   facts.n_ctx_train = 2048;
   facts.scratch_bytes = [](std::uint32_t n_rows) { return std::uint64_t{n_rows} * 20'000 + 50'000; };
@@ -78,6 +78,52 @@ TEST(Plan, StaysWithinEveryBudgetAndUsesIt) {
     EXPECT_LE(*most - *fewest, 2u) << "layers share evenly";
   }
   EXPECT_TRUE(make_plan(facts, machine(), budget(64 * k_mib)).plan.fully_resident());
+}
+
+std::uint64_t kv_bytes_of(const Plan& plan) {
+  for (const PlanItem& item : plan.items) {
+    if (item.what == "KV cache") return item.bytes;
+  }
+  return 0;
+}
+
+TEST(Plan, WindowsKeepWhatTheySeeAndAPass) {
+  ModelFacts facts = moe_facts();
+  facts.kv_groups = {{100 * 1024, 0}, {100 * 1024, 128}};
+  facts.n_ctx_train = 32'768;
+  OpenOptions options = budget(512 * k_mib);
+  options.n_ctx = 32'768;
+  options.prefill_chunk = 512;
+  const Placement placement = make_plan(facts, machine(), options);
+  EXPECT_EQ(placement.kv_pages, (std::vector<std::uint32_t>{512, 13}));
+  EXPECT_EQ(kv_bytes_of(placement.plan), 525u * 100 * 1024);
+  options.prefill_chunk = 64;
+  options.max_sequences = 2;
+  const Placement small = make_plan(facts, machine(), options);
+  EXPECT_EQ(small.kv_pages, (std::vector<std::uint32_t>{1024, (2 * (255 + 62) + 64) / 64 + 2}));
+  options.n_ctx = 256;
+  EXPECT_EQ(make_plan(facts, machine(), options).kv_pages, (std::vector<std::uint32_t>{8, 8}))
+      << "never more than whole contexts";
+}
+
+TEST(Plan, SequencesMayShareFewerTokensThanTheirContexts) {
+  const ModelFacts facts = moe_facts();
+  OpenOptions options = budget(64 * k_mib);
+  options.max_sequences = 4;
+  EXPECT_EQ(make_plan(facts, machine(), options).kv_pages.front(), 32u);
+  EXPECT_EQ(make_plan(facts, machine(), options).plan.kv_tokens, 2048u);
+  options.kv_tokens = 1000;
+  const Placement shared = make_plan(facts, machine(), options);
+  EXPECT_EQ(shared.kv_pages.front(), 16u + 3) << "each may have a page that is not full";
+  EXPECT_EQ(kv_bytes_of(shared.plan), 19u * 256 * 1024);
+  EXPECT_EQ(shared.plan.kv_tokens, 1000u);
+  options.kv_tokens = 511;
+  try {
+    make_plan(facts, machine(), options);
+    FAIL() << "a cache was accepted that cannot hold one context";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  }
 }
 
 TEST(Plan, FloorIsExact) {
@@ -251,7 +297,9 @@ TEST(Plan, AnyModelAndBudgetGiveAPlanWithinItOrARefusal) {
           {n_experts, 1 + static_cast<std::uint32_t>(random.below(n_experts)), 1 + random.below(k_mib)});
     }
     facts.gather_bytes = [](std::uint32_t n_rows) { return 1000 + std::uint64_t{n_rows} * 4096; };
-    facts.kv_page_bytes = 1 + random.below(k_mib);
+    facts.kv_groups = {{1 + random.below(k_mib), 0}};
+    if (i % 2 == 0)
+      facts.kv_groups.push_back({facts.kv_groups[0].page_bytes, 1 + static_cast<std::uint32_t>(i % 600)});
     facts.kv_page_tokens = 64;
     facts.n_ctx_train = static_cast<std::uint32_t>(random.below(3000));
     facts.scratch_bytes = [per_row = random.below(2 * k_mib)](std::uint32_t n_rows) {

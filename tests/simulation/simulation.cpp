@@ -90,7 +90,8 @@ class Session {
   void check_error(const Asked& asked, const Outcome& outcome);
   void check_rows(const Asked& asked, const Outcome& outcome);
   void add_pair();
-  void truncate(Pair& pair);
+  void rewind(Pair& pair);
+  void share();
   void wrong_request();
   void disturb();
   void undisturb();
@@ -107,6 +108,7 @@ class Session {
   std::list<Pair> pairs_;
   std::uint64_t routed_units_ = 0;  ///< Of passes that were complete: experts that a layer wanted, each once.
   std::uint64_t n_counted_tokens_ = 0;
+  bool has_shared_ = false;  ///< Sequences may hold the same pages.
   /// Reads that had failed when an error of each queue was last reported. The queues read ahead for
   /// themselves, so each may still have one to report.
   std::array<std::uint64_t, 3> failed_reads_told_{};
@@ -215,7 +217,7 @@ void Session::operate() {
   if (dice < 58) {
     step();
   } else if (dice < 66) {
-    truncate(any_pair());
+    world_.happens(0.6) ? rewind(any_pair()) : share();
   } else if (dice < 76) {
     add_pair();
   } else if (dice < 80) {
@@ -257,12 +259,25 @@ void Session::add_pair() {
   }
 }
 
-void Session::truncate(Pair& pair) {
+void Session::rewind(Pair& pair) {
   const auto n = static_cast<std::uint32_t>(world_.between(0, pair.sequence.n_tokens()));
-  say("truncate {} to {}", pair.sequence.n_tokens(), n);
-  pair.sequence.truncate(n);
-  pair.reference.truncate(n);
+  say("back from {} to {}", pair.sequence.n_tokens(), n);
+  pair.sequence.rewind(n);
+  pair.reference.rewind(n);
   pair.has_spare_pages = false;
+}
+
+void Session::share() {
+  Pair &from = any_pair(), &to = any_pair();
+  if (&from == &to) return;
+  const auto n = static_cast<std::uint32_t>(world_.between(0, from.sequence.n_tokens()));
+  say("a sequence of {} begins anew with {} of {}", to.sequence.n_tokens(), n, from.sequence.n_tokens());
+  to.sequence.rewind(0);
+  to.reference.rewind(0);
+  expect(to.sequence.share_prefix(from.sequence, n) == n && to.reference.share_prefix(from.reference, n) == n,
+         "not all tokens were shared");
+  to.has_spare_pages = false;
+  has_shared_ = true;
 }
 
 void Session::wrong_request() {
@@ -446,11 +461,12 @@ void Session::check_idle() {
 }
 
 void Session::check_pages() {
-  const engine::KvPool& pool = *impl().kv;
+  const engine::KvPages& pool = impl().kv->pages(0);
   const std::uint64_t n_all = engine::pages_for(options_.n_ctx) * options_.max_sequences;
   std::uint64_t n_least = 0, n_most = 0;
   for (const Pair& pair : pairs_) {
-    n_least += engine::pages_for(pair.sequence.n_tokens());
+    const std::uint64_t n_pages = engine::pages_for(pair.sequence.n_tokens());
+    n_least = has_shared_ ? std::max(n_least, n_pages) : n_least + n_pages;
     n_most += engine::pages_for(pair.has_spare_pages ? options_.n_ctx : pair.sequence.n_tokens());
   }
   const std::uint64_t n_owned = n_all - pool.n_free();
@@ -464,8 +480,8 @@ void Session::finish() {
   // One pass to hear that there is room, one in which blocks pass through the ring, one to end that.
   for (int i = 0; i < 3; ++i) {
     if (pair.sequence.n_free() == 0) {
-      pair.sequence.truncate(0);
-      pair.reference.truncate(0);
+      pair.sequence.rewind(0);
+      pair.reference.rewind(0);
     }
     const Asked asked{{&pair}, {{5}}, {}, {}};
     Asked with_items = asked;
@@ -494,7 +510,7 @@ void Session::finish() {
   model_->save_heat();
   pairs_.clear();
   check_idle();
-  expect(impl().kv->n_free() == engine::pages_for(options_.n_ctx) * options_.max_sequences,
+  expect(impl().kv->pages(0).n_free() == engine::pages_for(options_.n_ctx) * options_.max_sequences,
          "pages are missing at the end");
 }
 

@@ -128,6 +128,31 @@ TEST_F(Placement, BudgetsDownToTheFloorGiveTheSameBits) {
   }
 }
 
+TEST_F(Placement, SharedTokensGiveTheSameBits) {
+  for (const std::size_t n : {std::size_t{64}, std::size_t{100}}) {
+    Case one = make_case("sharing " + std::to_string(n));
+    one.options.max_sequences = 3;
+    one.options.memory_bytes = budget(60);
+    Model model = open(one);
+    const std::vector<TokenId> tokens = text_tokens(model);
+    Sequence first = model.new_sequence(), other = model.new_sequence(), second = model.new_sequence();
+    const StepItem all{&first, tokens, LogitsWanted::none};
+    model.step({&all, 1}, {});
+    ASSERT_EQ(other.share_prefix(first, static_cast<std::uint32_t>(n) + 20), n + 20);
+    ASSERT_EQ(second.share_prefix(other, static_cast<std::uint32_t>(n)), n);
+    // Another text in the page that the second one shares.
+    const StepItem elsewhere{&other, std::span(tokens).first(30), LogitsWanted::none};
+    model.step({&elsewhere, 1}, {});
+    const std::size_t n_vocab = model.info().n_vocab;
+    const StepItem rest{&second, std::span(tokens).subspan(n), LogitsWanted::all};
+    model.step({&rest, 1}, [&](std::size_t, std::size_t row, std::span<const float> logits) {
+      EXPECT_EQ(std::memcmp(logits.data(), reference_.data() + (n + row) * n_vocab, n_vocab * sizeof(float)),
+                0)
+          << one.name << ", token " << n + row;
+    });
+  }
+}
+
 TEST_F(Placement, PassSizesGiveTheSameBits) {
   for (const std::uint32_t chunk : {1u, 7u, 64u, 200u}) {
     for (const int percent : {5, 40}) {

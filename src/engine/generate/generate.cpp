@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "base/check.hpp"
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "engine/generate/stop_scanner.hpp"
@@ -150,7 +151,10 @@ class Generator {
   }
 
   void take_back(std::size_t n_tokens) {
-    if (n_tokens != 0) sequence_.truncate(sequence_.n_tokens() - static_cast<std::uint32_t>(n_tokens));
+    if (n_tokens == 0) return;
+    static_assert(k_max_guesses < k_max_rewind);
+    const std::uint32_t n = sequence_.n_tokens() - static_cast<std::uint32_t>(n_tokens);
+    SLUICE_CHECK(sequence_.rewind(n) == n);
   }
 
   /// Adds what was drawn to the answer. Where the answer ends inside it, the sequence loses what follows: it

@@ -106,7 +106,7 @@ PerplexityResult perplexity(Model& model, std::span<const TokenId> tokens, const
     // second half is scored: two steps would read every streamed weight twice.
     window.assign(source.begin(), source.end() - 1);
     if (replace_first) window.front() = model.tokenizer().bos();
-    sequence.truncate(0);
+    sequence.rewind(0);
     const StepItem item{&sequence, window, LogitsWanted::all};
     model.step({&item, 1}, [&](std::size_t, std::size_t position, std::span<const float> logits) {
       if (position >= first_scored) scores.add(negative_log_likelihood(logits, source[position + 1]));

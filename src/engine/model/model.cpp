@@ -20,16 +20,38 @@ std::uint32_t Sequence::n_free() const noexcept {
   return impl_->n_ctx - impl_->n_tokens;
 }
 
-void Sequence::truncate(std::uint32_t n) {
+std::uint32_t Sequence::rewind(std::uint32_t n) {
+  check_usable("Sequence::rewind()");
+  if (n > impl_->n_tokens) {
+    base::fail(ErrorCode::invalid_argument, "a sequence of {} tokens cannot go back to {}", impl_->n_tokens,
+               n);
+  }
+  return impl_->rewind(n);
+}
+
+std::uint32_t Sequence::share_prefix(const Sequence& from, std::uint32_t n) {
+  check_usable("Sequence::share_prefix()");
+  from.check_usable("Sequence::share_prefix()");
+  if (impl_->owner != from.impl_->owner) {
+    base::fail(ErrorCode::invalid_argument, "a sequence can only share tokens of its own model");
+  }
+  if (impl_->n_tokens != 0) {
+    base::fail(ErrorCode::invalid_argument,
+               "a sequence must be empty to begin with another's tokens; this one has {}", impl_->n_tokens);
+  }
+  if (n > from.impl_->n_tokens) {
+    base::fail(ErrorCode::invalid_argument, "{} tokens of a sequence that has {} cannot be shared", n,
+               from.impl_->n_tokens);
+  }
+  impl_->rewind(0);  // Pages that a failed step left.
+  return impl_->n_tokens = impl_->kv.share(from.impl_->kv, n);
+}
+
+void Sequence::check_usable(const char* call) const {
   SLUICE_CHECK(impl_ != nullptr);
   if (impl_->owner == nullptr)
     base::fail(ErrorCode::invalid_argument, "the model of this sequence is gone; make a new sequence");
-  impl_->owner->check_idle("Sequence::truncate()");
-  if (n > impl_->n_tokens) {
-    base::fail(ErrorCode::invalid_argument, "a sequence of {} tokens cannot be cut to {}", impl_->n_tokens,
-               n);
-  }
-  impl_->truncate(n);
+  impl_->owner->check_idle(call);
 }
 
 Model::Model(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
@@ -64,11 +86,8 @@ Sequence Model::new_sequence() {
                "all {} sequences the memory plan has room for are in use; open the model with more",
                impl_->plan.max_sequences);
   }
-  auto sequence = std::make_unique<Sequence::Impl>();
-  sequence->n_ctx = impl_->plan.n_ctx;
-  sequence->pages.reserve(engine::pages_for(impl_->plan.n_ctx));
+  auto sequence = std::make_unique<Sequence::Impl>(*impl_);
   impl_->sequences.push_back(sequence.get());
-  sequence->owner = impl_.get();
   return Sequence(sequence.release());
 }
 

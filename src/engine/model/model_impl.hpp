@@ -131,8 +131,10 @@ struct Model::Impl {
   };
 
   void step(std::span<const StepItem> items, const LogitsSink& sink);
-  /// Throws Error(invalid_argument or context_full) when the items make no step.
+  /// Throws Error(invalid_argument, context_full or kv_full) when the items make no step.
   void check_items(std::span<const StepItem> items) const;
+  /// Throws Error(kv_full) when the tokens of all items do not fit the pages that are free.
+  void check_pages(std::span<const StepItem> items) const;
   /// Adds tokens [first, first + n) of an item to the pass; returns how many of them are guesses.
   std::size_t add_rows(const StepItem& item, Sequence::Impl& sequence, std::size_t item_idx,
                        std::size_t first, std::size_t n, bool wants_logits);
@@ -158,14 +160,13 @@ struct Sequence::Impl {
   bool is_destroyed = false;     ///< By a callback; deleted when the call of that callback ends.
   std::uint32_t n_ctx = 0;
   std::uint32_t n_tokens = 0;
-  std::vector<std::uint32_t>
-      pages;  ///< Reserved for the whole context: never moves while a pass refers to it.
+  engine::KvSequence kv;
 
+  explicit Impl(Model::Impl& model);
   ~Impl();
-  /// Makes pages for positions below `n`. The pool always has them: the plan reserved every sequence's
-  /// context.
-  void reserve_tokens(std::uint32_t n);
-  void truncate(std::uint32_t n) noexcept;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  std::uint32_t rewind(std::uint32_t n) noexcept { return n_tokens = kv.rewind(n); }
 };
 
 }  // namespace sluice

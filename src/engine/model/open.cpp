@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/check.hpp"
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/log.hpp"
@@ -461,10 +460,7 @@ void Opener::use_heat() {
 
 void Opener::make_forward() {
   Model::Impl* const owner = impl_.get();
-  const std::uint64_t n_pages = pages_for(owner->plan.n_ctx) * owner->plan.max_sequences;
-  SLUICE_CHECK(parts().kv.groups.size() == 1 && n_pages <= UINT32_MAX);
-  owner->kv = std::make_unique<KvPool>(*owner->ops, parts().kv.groups[0].page_bytes,
-                                       static_cast<std::uint32_t>(n_pages));
+  owner->kv = std::make_unique<KvPool>(*owner->ops, parts().kv.groups, owner->placement.kv_pages);
   owner->forward = std::make_unique<model::Forward>(
       *owner->prepared->graph, parts().tensors, parts().units, parts().kv, *owner->ops, *owner->store,
       model::Forward::Streams{owner->cache.get(), owner->blocks.get(), owner->embeddings.get()},

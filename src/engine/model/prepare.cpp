@@ -179,7 +179,8 @@ residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& 
                         alignment_bytes](std::uint32_t n_rows) {
     return residency::RowGather::buffer_bytes(row_bytes, n_rows, alignment_bytes);
   };
-  for (const model::KvGroup& group : prepared.kv.groups) facts.kv_page_bytes += group.page_bytes;
+  for (const model::KvGroup& group : prepared.kv.groups)
+    facts.kv_groups.push_back({group.page_bytes, group.window});
   facts.kv_page_tokens = kernels::KvShape::page_tokens;
   facts.bookkeeping_bytes = bookkeeping_bytes(prepared);
   facts.n_ctx_train = prepared.spec().n_ctx_train;

@@ -12,7 +12,7 @@ Model::Impl::~Impl() {
   SLUICE_CHECK(!is_busy);  // A callback destroyed the model it was called by.
   for (Sequence::Impl* sequence : sequences) {
     sequence->owner = nullptr;
-    sequence->pages.clear();
+    sequence->kv.forget();
   }
 }
 
@@ -45,26 +45,13 @@ void Sequence::Deleter::operator()(Impl* impl) const noexcept {
   }
 }
 
+Sequence::Impl::Impl(Model::Impl& model)
+    : owner(&model), n_ctx(model.plan.n_ctx), kv(*model.kv, model.plan.n_ctx) {}
+
 Sequence::Impl::~Impl() {
   if (owner == nullptr) return;
-  truncate(0);
+  rewind(0);
   std::erase(owner->sequences, this);
-}
-
-void Sequence::Impl::reserve_tokens(std::uint32_t n) {
-  while (pages.size() < engine::pages_for(n)) {
-    const auto page = owner->kv->take();
-    SLUICE_CHECK(page.has_value());
-    pages.push_back(*page);
-  }
-}
-
-void Sequence::Impl::truncate(std::uint32_t n) noexcept {
-  n_tokens = n;
-  while (pages.size() > engine::pages_for(n)) {
-    owner->kv->give_back(pages.back());
-    pages.pop_back();
-  }
 }
 
 namespace {
@@ -110,15 +97,33 @@ void Model::Impl::check_items(std::span<const StepItem> items) const {
     }
     check_item(item, i, sequence, info.n_vocab);
   }
+  check_pages(items);
+}
+
+void Model::Impl::check_pages(std::span<const StepItem> items) const {
+  for (std::size_t group = 0; group < kv->n_groups(); ++group) {
+    std::uint64_t n_wanted = 0;
+    for (const StepItem& item : items) {
+      const Sequence::Impl& sequence = *item.sequence->impl_;
+      n_wanted += sequence.kv.n_wanted(group, sequence.n_tokens, item.tokens.size());
+    }
+    if (n_wanted <= kv->pages(group).n_free()) continue;
+    base::fail(
+        ErrorCode::kv_full,
+        "the step needs {} more pages of {} tokens of the KV cache, but {} of {} are free; end or cut a "
+        "sequence, or open the model with room for more than {} tokens",
+        n_wanted, kernels::KvShape::page_tokens, kv->pages(group).n_free(), kv->pages(group).n_pages(),
+        plan.kv_tokens);
+  }
 }
 
 std::size_t Model::Impl::add_rows(const StepItem& item, Sequence::Impl& sequence, std::size_t item_idx,
                                   std::size_t first, std::size_t n, bool wants_logits) {
   std::size_t n_guesses = 0;
   const std::uint32_t start = sequence.n_tokens;
-  sequence.reserve_tokens(start + static_cast<std::uint32_t>(n));
+  sequence.kv.reserve(start, start + static_cast<std::uint32_t>(n));
   const auto place = static_cast<std::uint32_t>(pass_sequences.size());
-  pass_sequences.push_back({{sequence.pages}});
+  pass_sequences.push_back(sequence.kv.view());
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t token_idx = first + i;
     const bool wanted = item.logits == LogitsWanted::all ||
@@ -176,7 +181,11 @@ void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) 
     }
     run_pass(sink, is_decode, n_guesses);
     n_step_done += pass_tokens.size();
-    for (std::size_t i = first_item; i < end_item; ++i) sequences_of[i]->n_tokens += n_added[i];
+    for (std::size_t i = first_item; i < end_item; ++i) {
+      Sequence::Impl& sequence = *sequences_of[i];
+      sequence.n_tokens += n_added[i];
+      sequence.kv.leave_behind(sequence.n_tokens);
+    }
   }
 }
 
@@ -197,9 +206,8 @@ void Model::Impl::run_pass(const LogitsSink& sink, bool is_decode, std::size_t n
     sink_ns += base::now_ns() - before;
   };
   pass_routing.clear();
-  const kernels::KvRegion region = kv->region();
   forward->run(
-      {pass_tokens, {pass_positions, pass_sequence_of, pass_sequences, {&region, 1}}, pass_logits_rows},
+      {pass_tokens, {pass_positions, pass_sequence_of, pass_sequences, kv->regions()}, pass_logits_rows},
       cancel, receive);
   const std::uint64_t elapsed = base::now_ns() - start - sink_ns;
   (is_decode ? n_decode_tokens : n_prefill_tokens) += pass_tokens.size() - n_guesses;

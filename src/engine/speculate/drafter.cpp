@@ -23,7 +23,7 @@ Drafter::Drafter(Model model, std::uint32_t n_tokens)
   const std::vector<TokenId> tokens(std::min(k_trial_rows, sequence_.n_free() / 2), 0);
   for (std::uint32_t i = 0; i < k_trial_steps; ++i) {
     // The second time all weights have been touched.
-    sequence_.truncate(0);
+    sequence_.rewind(0);
     const std::uint64_t start = base::now_ns();
     step(tokens);
     const std::uint64_t middle = base::now_ns();
@@ -31,7 +31,7 @@ Drafter::Drafter(Model model, std::uint32_t n_tokens)
     guess_ns_ = static_cast<double>(base::now_ns() - middle);
     row_ns_ = static_cast<double>(middle - start) / static_cast<double>(tokens.size());
   }
-  sequence_.truncate(0);
+  sequence_.rewind(0);
 }
 
 std::uint32_t Drafter::window(std::size_t n_text, double most_ns) const noexcept {
@@ -65,7 +65,7 @@ void Drafter::guess(std::span<const TokenId> text, std::uint32_t n, double most_
   out.clear();
   n_fed_ = 0;
   if (must_restart(text.size(), n, most_ns)) {
-    sequence_.truncate(0);
+    sequence_.rewind(0);
     start_ = text.size() - window(text.size(), most_ns);
   }
   try {
@@ -93,14 +93,14 @@ void Drafter::guess(std::span<const TokenId> text, std::uint32_t n, double most_
 }
 
 void Drafter::settle(std::uint32_t n_accepted) {
-  sequence_.truncate(sequence_.n_tokens() - (n_fed_ - std::min(n_fed_, n_accepted)));
+  sequence_.rewind(sequence_.n_tokens() - (n_fed_ - std::min(n_fed_, n_accepted)));
   n_fed_ = 0;
 }
 
 void Drafter::truncate(std::size_t n) {
   n_fed_ = 0;
   if (covered() <= n) return;
-  sequence_.truncate(n > start_ ? static_cast<std::uint32_t>(n - start_) : 0);
+  sequence_.rewind(n > start_ ? static_cast<std::uint32_t>(n - start_) : 0);
   start_ = std::min(start_, n);
 }
 

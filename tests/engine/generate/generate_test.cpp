@@ -275,7 +275,7 @@ TEST(GenerateFailure, KeepsTheAnswerSoFar) {
   const std::vector<TokenId> prompt = model.tokenizer().encode("Once upon a time there was a little");
   Sequence plain = model.new_sequence();
   const Generation whole = generate(model, plain, prompt, greedy(40));
-  plain.truncate(0);
+  plain.rewind(0);
   std::string heard;
   try {
     generate(model, plain, prompt, greedy(40), [&](std::string_view piece) {
@@ -297,7 +297,7 @@ TEST(GenerateFailure, KeepsTheAnswerSoFar) {
   }
   // The model is as good as before.
   armed = false;
-  plain.truncate(0);
+  plain.rewind(0);
   EXPECT_EQ(generate(model, plain, prompt, greedy(40)).text, whole.text);
 }
 

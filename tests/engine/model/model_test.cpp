@@ -105,17 +105,83 @@ TEST(Model, PassesOfAnySizeGiveTheSameBits) {
   for (const auto& result : results) EXPECT_EQ(result, results.front());
 }
 
-TEST(Model, TruncatedSequenceContinuesAsIfItHadNeverGoneOn) {
+TEST(Model, RewoundSequenceContinuesAsIfItHadNeverGoneOn) {
   const Opened file;
   Model model = file.open();
   const auto tokens = text(90, 6), tail = text(5, 7);
   Sequence straight = model.new_sequence(), cut = model.new_sequence();
   last_logits(model, straight, std::span(tokens).first(50));
   last_logits(model, cut, tokens);
-  cut.truncate(50);
+  EXPECT_EQ(cut.rewind(50), 50u);
   EXPECT_EQ(cut.n_tokens(), 50u);
   EXPECT_EQ(last_logits(model, cut, tail), last_logits(model, straight, tail));
-  EXPECT_EQ(code_of([&] { cut.truncate(56); }), ErrorCode::invalid_argument);
+  EXPECT_EQ(code_of([&] { cut.rewind(56); }), ErrorCode::invalid_argument);
+}
+
+TEST(Model, SharedTokensContinueAsIfEachSequenceHadComputedThem) {
+  const Opened file;
+  Model model = file.open();
+  const auto tokens = text(100, 6), tail = text(70, 7), other_tail = text(70, 8);
+  const auto continued = [&](std::size_t n, std::span<const TokenId> more) {
+    Sequence fresh = model.new_sequence();
+    last_logits(model, fresh, std::span(tokens).first(n));
+    return last_logits(model, fresh, more);
+  };
+  // In the middle of a page, at its start, and all of it.
+  for (const std::uint32_t n : {30u, 64u, 100u}) {
+    const auto expected = continued(n, tail), other_expected = continued(100, other_tail);
+    Sequence first = model.new_sequence(), second = model.new_sequence(), third = model.new_sequence();
+    last_logits(model, first, tokens);
+    EXPECT_EQ(second.share_prefix(first, n), n);
+    EXPECT_EQ(second.n_tokens(), n);
+    EXPECT_EQ(third.share_prefix(second, n), n);
+    // All write where they share a page, the first one behind what the others see.
+    EXPECT_EQ(last_logits(model, second, tail), expected) << n;
+    EXPECT_EQ(last_logits(model, first, other_tail), other_expected) << n;
+    first.rewind(0);
+    EXPECT_EQ(last_logits(model, third, tail), expected) << n;
+  }
+}
+
+TEST(Model, OnlyAnEmptySequenceBeginsWithTheTokensOfAnotherOfItsModel) {
+  const Opened file;
+  Model model = file.open(), stranger = file.open();
+  Sequence from = model.new_sequence(), to = model.new_sequence(), foreign = stranger.new_sequence();
+  last_logits(model, from, text(10, 1));
+  EXPECT_EQ(code_of([&] { to.share_prefix(from, 11); }), ErrorCode::invalid_argument);
+  EXPECT_EQ(code_of([&] { foreign.share_prefix(from, 5); }), ErrorCode::invalid_argument);
+  EXPECT_EQ(code_of([&] { from.share_prefix(to, 0); }), ErrorCode::invalid_argument);
+  EXPECT_EQ(code_of([&] { from.share_prefix(from, 5); }), ErrorCode::invalid_argument);
+  EXPECT_EQ(to.share_prefix(from, 0), 0u);
+  EXPECT_EQ(to.share_prefix(from, 10), 10u);
+}
+
+TEST(Model, AFullCacheIsToldBeforeAnythingIsComputedAndNothingIsLost) {
+  const Opened file;
+  OpenOptions options;
+  options.max_sequences = 3;
+  options.n_ctx = 256;
+  options.kv_tokens = 320;
+  options.prefill_chunk = 16;
+  Model model = Model::open(file.path, options);
+  EXPECT_EQ(model.plan().kv_tokens, 320u);
+  Sequence a = model.new_sequence(), b = model.new_sequence(), c = model.new_sequence();
+  // 320 tokens are 5 pages, and each sequence may have one that is not full: 7.
+  last_logits(model, a, text(250, 1));
+  last_logits(model, b, text(100, 2));
+  EXPECT_EQ(model.stats().kv_bytes % 7, 0u);
+  const auto expected = last_logits(model, b, text(10, 3));
+  EXPECT_EQ(code_of([&] { last_logits(model, c, text(65, 4)); }), ErrorCode::kv_full);
+  const auto first = text(20, 5), second = text(65, 6);
+  const std::array<StepItem, 2> items = {{{&b, first}, {&c, second}}};
+  EXPECT_EQ(code_of([&] { model.step(items); }), ErrorCode::kv_full);
+  EXPECT_EQ(b.n_tokens(), 110u);
+  EXPECT_EQ(c.n_tokens(), 0u);
+  EXPECT_EQ(b.rewind(100), 100u);
+  EXPECT_EQ(last_logits(model, b, text(10, 3)), expected) << "what it had is still there";
+  a.rewind(0);
+  last_logits(model, c, text(65, 4));
+  EXPECT_EQ(c.n_tokens(), 65u);
 }
 
 TEST(Model, ContextLimitIsToldBeforeAnythingIsComputed) {
@@ -225,8 +291,9 @@ void expect_refusals(Model& model, Sequence& own, Sequence& other) {
              model.step({&item, 1});
            },
            [&] { model.step({}); },
-           [&] { own.truncate(0); },
-           [&] { other.truncate(0); },
+           [&] { own.rewind(0); },
+           [&] { other.rewind(0); },
+           [&] { other.share_prefix(own, 1); },
            [&] { model.new_sequence(); },
            [&] { model.save_heat(); },
            [&] { model.set_progress({}); },
@@ -301,7 +368,7 @@ TEST(Model, ASequenceWithoutItsModelCanOnlyBeDestroyed) {
   const auto tokens = text(10, 6);
   last_logits(model, sequence, tokens);
   model = file.open();
-  EXPECT_EQ(code_of([&] { sequence.truncate(0); }), ErrorCode::invalid_argument);
+  EXPECT_EQ(code_of([&] { sequence.rewind(0); }), ErrorCode::invalid_argument);
   EXPECT_EQ(code_of([&] { last_logits(model, sequence, tokens); }), ErrorCode::invalid_argument);
   EXPECT_EQ(sequence.n_tokens(), 10u);
   sequence = model.new_sequence();
@@ -311,7 +378,7 @@ TEST(Model, ASequenceWithoutItsModelCanOnlyBeDestroyed) {
   Sequence outlives = second->new_sequence();
   last_logits(*second, outlives, tokens);
   second.reset();
-  EXPECT_EQ(code_of([&] { outlives.truncate(0); }), ErrorCode::invalid_argument);
+  EXPECT_EQ(code_of([&] { outlives.rewind(0); }), ErrorCode::invalid_argument);
   const Sequence taken = std::move(outlives);
   EXPECT_EQ(code_of([&] { last_logits(model, outlives, tokens); }), ErrorCode::invalid_argument);
 }

@@ -194,15 +194,15 @@ TEST_F(Speculate, AnEndTokenInsideAcceptedGuessesEndsTheAnswerAsOtherwise) {
   ASSERT_EQ(plain.answer.reason, StopReason::end_token);
   GenerateOptions ignoring = greedy(static_cast<std::uint32_t>(plain.answer.tokens.size()) + 6);
   ignoring.ignore_eos = true;
-  sequence.truncate(0);
+  sequence.rewind(0);
   const Run longer = run(large, sequence, chat, ignoring, nullptr);
   Tokens text = chat;
   text.insert(text.end(), longer.answer.tokens.begin(), longer.answer.tokens.end());
   for (const std::uint32_t depth : {3, 4, 5, 6, 7}) {
     Speculator speculator = oracle(large, text, 0, depth);
-    sequence.truncate(0);
+    sequence.rewind(0);
     expect_same(run(large, sequence, chat, greedy(900), &speculator), plain);
-    sequence.truncate(0);
+    sequence.rewind(0);
     expect_same(run(large, sequence, chat, ignoring, &speculator), longer);
   }
 }
@@ -219,7 +219,7 @@ TEST_F(Speculate, AFullContextEndsTheAnswerAsOtherwise) {
   for (const std::size_t error : {0, 4}) {
     for (const std::uint32_t depth : {1, 5, 6, 7, 64}) {
       Speculator speculator = oracle(small, text, error, depth);
-      sequence.truncate(0);
+      sequence.rewind(0);
       expect_same(run(small, sequence, prompt, options, &speculator), plain);
     }
   }
@@ -321,14 +321,14 @@ TEST_F(Speculate, TurnsOfAConversationContinueAsOtherwise) {
       next.insert(next.end(), words.begin(), words.end());
     }
     // Anew, a part of it, and tokens that the speculator never saw.
-    sequence.truncate(0);
+    sequence.rewind(0);
     turns.push_back(run(model, sequence, prompt, greedy(20), speculator));
-    sequence.truncate(5);
+    sequence.rewind(5);
     turns.push_back(run(model, sequence, next, greedy(20), speculator));
     const StepItem unseen{&sequence, prompt, LogitsWanted::none};
     model.step({&unseen, 1});
     turns.push_back(run(model, sequence, next, greedy(20), speculator));
-    sequence.truncate(10);
+    sequence.rewind(10);
     turns.push_back(run(model, sequence, next, greedy(20), speculator));
     if (speculator != nullptr) speculator->forget();
     turns.push_back(run(model, sequence, next, greedy(20), speculator));
@@ -391,7 +391,7 @@ TEST_F(Speculate, AContextOfOneTokenHasNoRoomForGuesses) {
   GenerateOptions generating = greedy(0);
   const Generation plain = generate(small, sequence, Tokens(1, prompt[0]), generating);
   EXPECT_EQ(plain.reason, StopReason::context_full);
-  sequence.truncate(0);
+  sequence.rewind(0);
   generating.speculator = &speculator;
   EXPECT_EQ(generate(small, sequence, Tokens(1, prompt[0]), generating).tokens, plain.tokens);
   EXPECT_EQ(small.stats().draft.n_guessed, 0u);
