@@ -60,6 +60,12 @@ bool has_avx2() noexcept {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma") &&
          has_f16c();
 }
+// Clang 14 has no name for it.
+bool has_avxvnni() noexcept {
+  constexpr unsigned k_avx_vnni = 1u << 4;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & k_avx_vnni) != 0;
+}
 bool has_avx512() noexcept {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
@@ -67,6 +73,9 @@ bool has_avx512() noexcept {
 }
 #else
 bool has_avx2() noexcept {
+  return false;
+}
+bool has_avxvnni() noexcept {
   return false;
 }
 bool has_avx512() noexcept {

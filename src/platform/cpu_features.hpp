@@ -20,8 +20,9 @@ const char* isa_name(Isa isa) noexcept;
 std::optional<Isa> parse_isa(std::string_view name) noexcept;
 
 /// Every set this machine and operating system can run and this build has kernels for, scalar first (a build
-/// with SLUICE_SIMD=OFF has no others). avx2 means AVX2 + FMA + F16C; avx512 means F, BW, DQ, VL and VNNI
-/// (and the OS saves the registers); neon means AArch64's with the dot-product extension.
+/// with SLUICE_SIMD=OFF has no others). avx2 means AVX2 + FMA + F16C; avxvnni AVX-VNNI beside that; avx512
+/// means F, BW, DQ, VL and VNNI (and the OS saves the registers); neon means AArch64's with the dot-product
+/// extension.
 std::vector<Isa> supported_isas();
 
 /// The best supported set, or the one named by the environment variable SLUICE_ISA (Error(invalid_argument)

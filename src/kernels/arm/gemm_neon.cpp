@@ -8,7 +8,7 @@
 #include "kernels/simd/pack_grid.hpp"
 #include "kernels/simd/panel_dot.hpp"
 #include "kernels/simd/fused_dot.hpp"
-#include "kernels/arm/row_dot_neon.hpp"
+#include "kernels/simd/row_dot_fused.hpp"
 #define SLUICE_VECTOR_FORMATS
 #include "kernels/formats/all.hpp"
 #include "kernels/simd/gemm_int8.hpp"

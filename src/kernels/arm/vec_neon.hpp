@@ -232,7 +232,7 @@ SLUICE_INLINE Ints signed_scale(Ints v) noexcept {
   return pick<-1, -1, -1, B>(v) >> 24;
 }
 
-constexpr bool k_row_dot = true;  ///< arm/row_dot_neon.hpp serves one activation row.
+constexpr bool k_row_dot = true;  ///< row_dot_fused.hpp serves one activation row.
 constexpr bool k_row_dot_asks = false;
 /// acc + the dot product of the 4 bytes of each lane.
 SLUICE_INLINE Ints dot4(Ints acc, Ints w, Ints x) noexcept {

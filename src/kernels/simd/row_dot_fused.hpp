@@ -1,7 +1,6 @@
 #pragma once
 
-// One activation row (decode) with NEON: every format is multiplied while it is unpacked. Include after
-// fused_dot.hpp.
+// RowDot of sets on which every format is multiplied while it is unpacked. Include after fused_dot.hpp.
 
 namespace sluice::kernels::simd {
 namespace {
