@@ -188,10 +188,8 @@ int main(int argc, char** argv) {
   }
   using enum TensorType;
   for (const Isa isa : platform::supported_isas()) {
-    for (const TensorType type :
-         {q4_k, q6_k, q8_0, q5_k,  q4_0,  q5_0,    iq4_xs, iq4_nl, mxfp4,   f16,   bf16,  f32,  q2_k,
-          q3_k, q4_1, q5_1, iq1_s, iq1_m, iq2_xxs, iq2_xs, iq2_s,  iq3_xxs, iq3_s, tq1_0, tq2_0}) {
-      register_type(type, isa);
+    for (const gguf::TypeTraits& traits : gguf::all_types()) {
+      if (traits.use == gguf::TypeUse::weight) register_type(traits.type, isa);
     }
     const std::string set = platform::isa_name(isa);
     benchmark::RegisterBenchmark(("quantize/q8_32/" + set).c_str(),

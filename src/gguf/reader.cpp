@@ -224,51 +224,54 @@ void check_tail(ByteSource& source, const ShardInfo& shard, std::uint64_t end,
                  : "");
 }
 
+enum class Fit : std::uint8_t { yes, no, unknown };
+
 /// Whether the tensors that now have type `from` would have the sizes of `to`: where the data of one ends,
-/// padded, the next begins. The last one of the file ends with it, but the file may be incomplete, so that
-/// one is only asked when it is the only one.
-bool sizes_fit(const ModelFile& model, TensorType from, TensorType to) {
+/// padded, the next begins. The last one of the file ends with it, which says nothing where data is missing,
+/// so that one is only asked when it is the only one.
+Fit sizes_fit(const ModelFile& model, TensorType from, TensorType to) {
   const TypeTraits& traits = type_traits(to);
   bool any = false;
-  const auto fits = [&](const TensorInfo& tensor, std::uint64_t next) {
-    if (tensor.dims[0] % traits.block_elements != 0) return false;
+  const auto fit = [&](const TensorInfo& tensor, std::uint64_t next) {
+    if (tensor.dims[0] % traits.block_elements != 0) return Fit::no;
     const std::uint64_t bytes = tensor.n_elements() / traits.block_elements * traits.block_bytes;
     const std::uint64_t end = tensor.offset_bytes + bytes;
-    return next == end || next == base::round_up(end, model.alignment_bytes);
+    if (next == end || next == base::round_up(end, model.alignment_bytes)) return Fit::yes;
+    return next < end ? Fit::unknown : Fit::no;
   };
   for (std::size_t i = 0; i + 1 < model.tensors.size(); ++i) {
     if (model.tensors[i].type != from) continue;
-    if (!fits(model.tensors[i], model.tensors[i + 1].offset_bytes)) return false;
+    if (fit(model.tensors[i], model.tensors[i + 1].offset_bytes) != Fit::yes) return Fit::no;
     any = true;
   }
-  if (any || model.tensors.empty() || model.tensors.back().type != from) return true;
-  const TensorInfo& last = model.tensors.back();
-  const std::uint64_t file_bytes = model.shards.front().file_bytes;
-  return file_bytes <= last.offset_bytes || fits(last, file_bytes);  // The former: only the header is there.
+  if (any || model.tensors.empty() || model.tensors.back().type != from) return Fit::yes;
+  return fit(model.tensors.back(), model.shards.front().file_bytes);
 }
 
 /// Q2_0 has blocks of 64 elements; a fork wrote blocks of 128 under the same id, which only the sizes show.
 /// When they fit neither, nothing tells what the bytes mean. Requires tensors in order of offset.
 void choose_q2_0_blocks(ModelFile& model) {
   constexpr TensorType standard = TensorType::q2_0, fork = TensorType::q2_0_g128;
-  if (sizes_fit(model, standard, standard)) return;
+  const Fit fits_standard = sizes_fit(model, standard, standard);
+  if (fits_standard == Fit::yes) return;
+  const TypeTraits &usual = type_traits(standard), &other = type_traits(fork);
+  if (sizes_fit(model, standard, fork) == Fit::yes) {
+    for (TensorInfo& tensor : model.tensors) {
+      if (tensor.type != standard) continue;
+      tensor.type = fork;
+      tensor.size_bytes = tensor.n_elements() / other.block_elements * other.block_bytes;
+    }
+    return;
+  }
+  if (fits_standard == Fit::unknown) return;  // Data is missing, which check_extents judges.
   const auto first = std::find_if(model.tensors.begin(), model.tensors.end(),
                                   [](const TensorInfo& tensor) { return tensor.type == standard; });
-  const TypeTraits &usual = type_traits(standard), &other = type_traits(fork);
-  if (!sizes_fit(model, standard, fork)) {
-    base::fail(
-        ErrorCode::invalid_file,
-        "{}: the sizes of the {} tensors (the first is '{}') fit neither blocks of {} elements in {} bytes, "
-        "which the format has, nor of {} in {}, which a fork wrote: the file is damaged, or its download is "
-        "incomplete",
-        model.shards.front().path, usual.name, printable(first->name), usual.block_elements,
-        usual.block_bytes, other.block_elements, other.block_bytes);
-  }
-  for (TensorInfo& tensor : model.tensors) {
-    if (tensor.type != standard) continue;
-    tensor.type = fork;
-    tensor.size_bytes = tensor.n_elements() / other.block_elements * other.block_bytes;
-  }
+  base::fail(
+      ErrorCode::invalid_file,
+      "{}: the sizes of the {} tensors (the first is '{}') fit neither blocks of {} elements in {} bytes, "
+      "which the format has, nor of {} in {}, which a fork wrote: the file is damaged",
+      model.shards.front().path, usual.name, printable(first->name), usual.block_elements, usual.block_bytes,
+      other.block_elements, other.block_bytes);
 }
 
 /// Requires tensors in order of offset.

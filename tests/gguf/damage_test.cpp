@@ -100,6 +100,7 @@ std::vector<std::byte> make_sample() {
   metadata.add("split.no", test::uint_value(0, ValueType::u16));
   metadata.add("split.count", test::uint_value(1, ValueType::u16));
   writer.add_tensor("token_embd.weight", TensorType::q8_0, {32, 2});
+  writer.add_tensor("ffn.weight", TensorType::q2_0, {128, 2});
   writer.add_tensor("norm.weight", TensorType::f32, {7});
   return test::write_with_pattern(writer);
 }

@@ -295,7 +295,11 @@ TEST(Reader, TheOnlyTwoBitMatrixEndsWithTheFile) {
   EXPECT_EQ(parse_bytes(parse(128, 512 * 34)).tensors[0].type, TensorType::q2_0_g128);
   // Rows of 64 cannot be the fork's.
   EXPECT_EQ(parse_bytes(parse(64, 512 * 18)).tensors[0].type, TensorType::q2_0);
-  EXPECT_THAT(parse_error(parse(64, 512 * 17)), HasSubstr("fit neither"));
+  EXPECT_THAT(parse_error(parse(128, 512 * 37)), HasSubstr("fit neither"));
+  // An incomplete file is one of the format.
+  EXPECT_THAT(parse_error(parse(128, 512 * 35)), HasSubstr("bytes are missing"));
+  EXPECT_THAT(parse_error(parse(64, 512 * 17)), HasSubstr("bytes are missing"));
+  EXPECT_THAT(parse_error(parse(128, 512 * 33)), HasSubstr("bytes are missing"));
   EXPECT_THAT(parse_error(parse(96, 512 * 27)), HasSubstr("blocks have 64"));
 }
 
