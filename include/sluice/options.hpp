@@ -17,6 +17,9 @@ struct Plan;
 
 /// Which units stay when a cache is full.
 enum class CachePolicy { lfru, lru };
+/// How keys and values are kept. q8_0 takes 17/32 of the memory of f16, for models whose heads have a
+/// multiple of 32 elements; logits change a little.
+enum class KvType { f16, q8_0 };
 /// How bytes come from the drive. `automatic` takes io_uring with O_DIRECT where both are allowed.
 enum class IoBackend { automatic, uring, pread };
 
@@ -53,6 +56,7 @@ struct OpenOptions {
   /// Tokens that all sequences together may keep; the budget reserves KV for them. At least n_ctx. 0: each
   /// sequence's whole context.
   std::uint64_t kv_tokens = 0;
+  KvType kv_type = KvType::f16;
   /// Most tokens computed in one pass. 0: chosen from the budget. Changes speed, never tokens.
   std::uint32_t prefill_chunk = 0;
   /// Worker threads, the caller included. 0: the cores this process may use.

@@ -54,6 +54,8 @@ void OptionBuilder::open_options(CLI::App& app, OpenOptions& open, bool with_con
     whole(app, "--ctx", open.n_ctx, {.zero = "the model's, at most 4096"}, "Tokens of context", group);
   whole(app, "--chunk", open.prefill_chunk, {.most = k_max_prefill_chunk, .zero = "chosen from the memory"},
         "Prompt tokens per pass", group);
+  one_of(app, "--kv-type", open.kv_type, {{"f16", KvType::f16}, {"q8_0", KvType::q8_0}},
+         "How keys and values are kept: q8_0 takes about half of f16 (default: f16)", group);
   threads(app, open.n_threads, group);
   one_of(app, "--policy", open.policy, {{"lfru", CachePolicy::lfru}, {"lru", CachePolicy::lru}},
          "Which experts stay in a full cache (default: lfru)", group);

@@ -48,6 +48,66 @@ void widen(const std::uint16_t* src, std::size_t n_rows, std::size_t n, float* d
   }
 }
 
+constexpr std::size_t k_q8_block = 32, k_q8_block_bytes = 34;
+
+/// The f16 at `from`, in all lanes. Reads 8 bytes.
+HWY_INLINE Vector scale_at(const std::byte* from) {
+  const Floats d;
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+  std::uint16_t bits = 0;
+  __builtin_memcpy(&bits, from, sizeof bits);
+  return hn::Set(d, f16_to_f32(bits));
+#else
+  const hn::FixedTag<float, 4> four;
+  const hn::Rebind<hwy::float16_t, hn::FixedTag<float, 4>> half;
+  const hn::FixedTag<std::uint16_t, 4> bits;
+  std::uint16_t words[4];
+  __builtin_memcpy(words, from, sizeof words);
+  return hn::Set(d, hn::GetLane(hn::PromoteTo(four, hn::BitCast(half, hn::LoadU(bits, words)))));
+#endif
+}
+
+void widen_q8(const std::byte* src, std::size_t n_rows, std::size_t n, float* dst) noexcept {
+  const Floats d;
+  const hn::RebindToSigned<Floats> integers;
+  const hn::Rebind<std::int8_t, Floats> bytes;
+  const std::size_t lanes = hn::Lanes(d);
+  for (std::size_t block = n_rows * n / k_q8_block; block > 0; --block, src += k_q8_block_bytes) {
+    const auto scale = scale_at(src);
+    const auto* q = reinterpret_cast<const std::int8_t*>(src + 2);
+    for (std::size_t i = 0; i < k_q8_block; i += lanes, dst += lanes) {
+      const auto value = hn::ConvertTo(d, hn::PromoteTo(integers, hn::LoadU(bytes, q + i)));
+      hn::Store(hn::Mul(value, scale), d, dst);
+    }
+  }
+}
+
+void to_q8(const float* x, std::byte* y, std::size_t n) noexcept {
+  const Floats d;
+  const hn::Rebind<std::int8_t, Floats> bytes;
+  const std::size_t lanes = hn::Lanes(d);
+  for (std::size_t at = 0; at < n; at += k_q8_block, y += k_q8_block_bytes) {
+    auto largest = hn::Zero(d);
+    for (std::size_t i = 0; i < k_q8_block; i += lanes)
+      largest = larger(hn::Abs(hn::LoadU(d, x + at + i)), largest);
+    alignas(64) float by_lane[16];
+    hn::Store(largest, d, by_lane);
+    float top = by_lane[0];
+    for (std::size_t lane = 1; lane < lanes; ++lane)
+      top = top > by_lane[lane] || top != top ? top : by_lane[lane];
+    const std::uint16_t bits = f32_to_f16(top / 127.0f);
+    const float scale = f16_to_f32(bits);
+    __builtin_memcpy(y, &bits, sizeof bits);
+    // Where the scale is infinite or NaN, the integers do not matter.
+    const auto inverse = hn::Set(d, scale > 0 ? 1.0f / scale : 0.0f);
+    auto* q = reinterpret_cast<std::int8_t*>(y + 2);
+    for (std::size_t i = 0; i < k_q8_block; i += lanes) {
+      const auto rounded = hn::NearestInt(hn::Mul(hn::LoadU(d, x + at + i), inverse));
+      hn::StoreU(hn::DemoteTo(bytes, rounded), bytes, q + i);
+    }
+  }
+}
+
 // Sums the lanes of several vectors at once: lane k of the result is the sum of vector k. One tree for every
 // k, so a key's score does not depend on its place in the block.
 #if HWY_TARGET != HWY_SCALAR
@@ -223,7 +283,7 @@ void merge(float max, float sum, const float* acc, std::size_t n, float* total_m
 }  // namespace
 
 const AttentionMath& attention_table() noexcept {
-  static constexpr AttentionMath table{widen, score, softmax, accumulate, merge};
+  static constexpr AttentionMath table{widen, widen_q8, to_q8, score, softmax, accumulate, merge};
   return table;
 }
 

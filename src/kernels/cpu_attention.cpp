@@ -53,6 +53,11 @@ Range within(Range range, std::size_t segment) noexcept {
   return {std::max(range.begin, segment * k_segment), std::min(range.end, (segment + 1) * k_segment)};
 }
 
+bool fits_type(const KvShape& shape) noexcept {
+  return shape.type == KvType::f16 ||
+         (shape.k_head_dim % k_kv_block == 0 && shape.v_head_dim % k_kv_block == 0);
+}
+
 }  // namespace
 
 void CpuOps::store_kv(Rows k, Rows v, const KvView& view, std::uint32_t first_row) {
@@ -60,14 +65,22 @@ void CpuOps::store_kv(Rows k, Rows v, const KvView& view, std::uint32_t first_ro
   SLUICE_CHECK(k.n_cols == shape.n_kv_heads * shape.k_head_dim &&
                v.n_cols == shape.n_kv_heads * shape.v_head_dim);
   SLUICE_CHECK(k.n_rows == v.n_rows && std::size_t{first_row} + k.n_rows <= pass_.positions.size());
+  SLUICE_CHECK(fits_type(shape));
   for_rows(k.n_rows, k_convert_ns * (k.n_cols + v.n_cols), [&](std::uint32_t row, int) {
     const std::uint32_t position = pass_.positions[first_row + row];
     const std::size_t slot = position % KvShape::page_tokens;
     std::byte* base = PageTable(pass_, view, first_row + row).at(position);
-    const auto store = [&](const float* from, std::byte* to, std::size_t dim) {
-      auto* out = reinterpret_cast<std::uint16_t*>(to) + slot * dim;
+    const auto store = [&](const float* from, std::byte* to, std::uint32_t dim) {
+      const std::size_t bytes = shape.head_bytes(dim);
+      to += slot * bytes;
       for (std::uint32_t head = 0; head < shape.n_kv_heads; ++head) {
-        math_.to_f16(from + head * dim, out + head * KvShape::page_tokens * dim, dim);
+        if (shape.type == KvType::f16) {
+          math_.to_f16(from, reinterpret_cast<std::uint16_t*>(to), dim);
+        } else {
+          attention_math_.to_q8(from, to, dim);
+        }
+        from += dim;
+        to += KvShape::page_tokens * bytes;
       }
     };
     store(k.data + std::size_t{row} * k.stride, base, shape.k_head_dim);
@@ -158,9 +171,9 @@ void pack_queries(const Pass& pass, const Unit& unit, float* queries) noexcept {
 /// once they would only make it wait.
 class Ahead {
  public:
-  Ahead(const std::uint16_t* from, std::size_t n_elements, std::size_t n_steps) noexcept
+  Ahead(const std::byte* from, std::size_t n_bytes, std::size_t n_steps) noexcept
       : at_(reinterpret_cast<std::uintptr_t>(from)),
-        n_lines_(from == nullptr ? 0 : (n_elements * sizeof *from + k_line - 1) / k_line),
+        n_lines_(from == nullptr ? 0 : (n_bytes + k_line - 1) / k_line),
         n_per_step_((n_lines_ + n_steps - 1) / std::max<std::size_t>(n_steps, 1)) {}
   void ask() noexcept {
     for (std::size_t i = 0; i < n_per_step_ && n_lines_ != 0; ++i, --n_lines_, at_ += k_line)
@@ -194,10 +207,10 @@ class Segment {
     for (std::size_t block = first_key; block < all_.end; block += k_key_block) {
       const bool is_last = block + k_key_block >= all_.end;
       Ahead ahead(is_last ? values_at(all_.begin) : keys_at(block + k_key_block),
-                  is_last ? value_elements() : key_elements(),
+                  is_last ? value_bytes() : key_bytes(),
                   std::size_t{unit_.n_rows} * ((unit_.n_heads + k_heads_at_once - 1) / k_heads_at_once));
       // Keys after the last visible one may never have been written; what they give is masked.
-      math_.widen(keys_at(block), k_key_block, pass_.shape.k_head_dim, key_space, pass_.k_stride);
+      widen(keys_at(block), k_key_block, pass_.shape.k_head_dim, key_space, pass_.k_stride);
       for (std::uint32_t row = 0; row < unit_.n_rows; ++row) {
         const Range own = range_of(row);
         if (own.empty() || own.begin >= block + k_key_block || own.end <= block) continue;
@@ -235,8 +248,8 @@ class Segment {
       Ahead ahead(block + step_ < all_.end ? values_at(block + step_)
                   : goes_on                ? keys_at(start_ + k_segment)
                                            : nullptr,
-                  block + step_ < all_.end ? value_elements() : key_elements(), unit_.n_queries());
-      math_.widen(values_at(begin), end - begin, pass_.shape.v_head_dim, value_space, pass_.v_stride);
+                  block + step_ < all_.end ? value_bytes() : key_bytes(), unit_.n_queries());
+      widen(values_at(begin), end - begin, pass_.shape.v_head_dim, value_space, pass_.v_stride);
       for (std::uint32_t row = 0; row < unit_.n_rows; ++row) {
         const Range own = range_of(row);
         const std::size_t first = std::max(begin, own.begin), last = std::min(end, own.end);
@@ -254,21 +267,31 @@ class Segment {
   }
 
  private:
-  const std::uint16_t* rows_at(std::size_t position, std::size_t first_byte, std::size_t dim) const noexcept {
-    return reinterpret_cast<const std::uint16_t*>(pages_.at(position) + first_byte) +
-           (head_start_ + position % KvShape::page_tokens) * dim;
+  const std::byte* rows_at(std::size_t position, std::size_t first_byte, std::uint32_t dim) const noexcept {
+    return pages_.at(position) + first_byte +
+           (head_start_ + position % KvShape::page_tokens) * pass_.shape.head_bytes(dim);
   }
-  const std::uint16_t* keys_at(std::size_t position) const noexcept {
+  const std::byte* keys_at(std::size_t position) const noexcept {
     return rows_at(position, 0, pass_.shape.k_head_dim);
   }
-  const std::uint16_t* values_at(std::size_t position) const noexcept {
+  const std::byte* values_at(std::size_t position) const noexcept {
     return rows_at(position, pass_.shape.k_bytes(), pass_.shape.v_head_dim);
   }
   Range range_of(std::uint32_t row) const noexcept {
     return within(pass_.visible(unit_.first_row + row), segment_);
   }
-  std::size_t key_elements() const noexcept { return k_key_block * std::size_t{pass_.shape.k_head_dim}; }
-  std::size_t value_elements() const noexcept { return step_ * std::size_t{pass_.shape.v_head_dim}; }
+  std::size_t key_bytes() const noexcept {
+    return k_key_block * pass_.shape.head_bytes(pass_.shape.k_head_dim);
+  }
+  std::size_t value_bytes() const noexcept { return step_ * pass_.shape.head_bytes(pass_.shape.v_head_dim); }
+  void widen(const std::byte* from, std::size_t n_rows, std::size_t dim, float* to,
+             std::size_t stride) const noexcept {
+    if (pass_.shape.type == KvType::f16) {
+      math_.widen(reinterpret_cast<const std::uint16_t*>(from), n_rows, dim, to, stride);
+    } else {
+      math_.widen_q8(from, n_rows, dim, to);
+    }
+  }
 
   const AttentionMath& math_;
   const Pass& pass_;
@@ -410,7 +433,7 @@ void CpuOps::attention(Rows q, const KvView& view, const AttentionParams& params
   const KvShape& shape = view.shape;
   SLUICE_CHECK(shape.n_kv_heads > 0 && params.n_heads % shape.n_kv_heads == 0 && params.n_heads > 0);
   SLUICE_CHECK(shape.k_head_dim > 0 && shape.k_head_dim <= k_max_head_dim);
-  SLUICE_CHECK(shape.v_head_dim > 0 && shape.v_head_dim <= k_max_head_dim);
+  SLUICE_CHECK(shape.v_head_dim > 0 && shape.v_head_dim <= k_max_head_dim && fits_type(shape));
   SLUICE_CHECK(q.n_cols == params.n_heads * shape.k_head_dim &&
                out.n_cols == params.n_heads * shape.v_head_dim);
   SLUICE_CHECK(q.n_rows == out.n_rows && std::size_t{first_row} + q.n_rows <= pass_.positions.size());

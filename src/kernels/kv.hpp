@@ -10,15 +10,27 @@ namespace sluice::kernels {
 // The KV cache is paged: a page holds `page_tokens` consecutive positions of one sequence for all layers of a
 // KV group. Each group has a region of its own, and a page is known by its number in the region.
 
+/// How keys and values are kept: as f16, or in blocks of 32 elements of a head: the scale as f16, then 32
+/// integers of 8 bits (GGUF's Q8_0).
+enum class KvType : std::uint8_t { f16, q8_0 };
+constexpr std::uint32_t k_kv_block = 32;
+constexpr std::uint32_t k_kv_block_bytes = 2 + k_kv_block;
+
 /// K and V of one layer in a page: K [n_kv_heads, page_tokens, k_head_dim] then V [n_kv_heads, page_tokens,
-/// v_head_dim], both f16. Attention reads one head at a time, so what it reads is contiguous.
+/// v_head_dim]. Attention reads one head at a time, so what it reads is contiguous. The head dimensions of
+/// q8_0 are multiples of k_kv_block.
 struct KvShape {
   std::uint32_t n_kv_heads = 0;
   std::uint32_t k_head_dim = 0;
   std::uint32_t v_head_dim = 0;
+  KvType type = KvType::f16;
   static constexpr std::uint32_t page_tokens = 64;
-  std::uint64_t k_bytes() const noexcept { return std::uint64_t{page_tokens} * n_kv_heads * k_head_dim * 2; }
-  std::uint64_t v_bytes() const noexcept { return std::uint64_t{page_tokens} * n_kv_heads * v_head_dim * 2; }
+  /// Of one position of one head.
+  std::uint64_t head_bytes(std::uint32_t dim) const noexcept {
+    return type == KvType::f16 ? std::uint64_t{dim} * 2 : std::uint64_t{dim} / k_kv_block * k_kv_block_bytes;
+  }
+  std::uint64_t k_bytes() const noexcept { return page_tokens * n_kv_heads * head_bytes(k_head_dim); }
+  std::uint64_t v_bytes() const noexcept { return page_tokens * n_kv_heads * head_bytes(v_head_dim); }
   std::uint64_t layer_bytes() const noexcept { return k_bytes() + v_bytes(); }
 };
 

@@ -145,7 +145,7 @@ class Ops {
   virtual void rope(Rows x, std::uint32_t head_dim, std::uint32_t curve, std::uint32_t first_row) = 0;
   /// Scales each row by its position.
   virtual void scale_by_position(Rows x, const Temperature& temperature, std::uint32_t first_row) = 0;
-  /// Writes each row's K and V [n_kv_heads * head_dim] to its position as f16.
+  /// Writes each row's K and V [n_kv_heads * head_dim] to its position, as the view says.
   virtual void store_kv(Rows k, Rows v, const KvView& view, std::uint32_t first_row) = 0;
   /// Causal attention of each row over positions [0, its own] of its sequence, grouped queries (n_heads a
   /// multiple of n_kv_heads): q [n_heads * k_head_dim] -> out [n_heads * v_head_dim]. Keys are processed in

@@ -45,6 +45,11 @@ struct AttentionMath {
   /// 64-byte aligned and dst_stride is a multiple of 16.
   void (*widen)(const std::uint16_t* src, std::size_t n_rows, std::size_t n, float* dst,
                 std::size_t dst_stride) noexcept;
+  /// The same for rows of Q8_0 blocks. Here n is a multiple of 32 and dst_stride is n.
+  void (*widen_q8)(const std::byte* src, std::size_t n_rows, std::size_t n, float* dst) noexcept;
+  /// The n floats of x as Q8_0 blocks; n is a multiple of 32. A block's scale is its largest absolute value /
+  /// 127, rounded to f16; NaN makes the whole block NaN.
+  void (*to_q8)(const float* x, std::byte* y, std::size_t n) noexcept;
   /// scores[q * k_segment + k] = dot(queries[q], keys[k]) for k_key_block keys; both padded with zeros to
   /// `stride` floats, 64-byte aligned.
   void (*score)(const float* keys, const float* queries, std::size_t n_queries, std::size_t stride,

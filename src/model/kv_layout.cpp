@@ -12,9 +12,25 @@ std::uint64_t KvLayout::token_bytes() const noexcept {
   return bytes / kernels::KvShape::page_tokens;
 }
 
+namespace {
+
+void check_blocks(const kernels::KvShape& shape, std::size_t layer_idx) {
+  if (shape.type == kernels::KvType::f16 ||
+      (shape.k_head_dim % kernels::k_kv_block == 0 && shape.v_head_dim % kernels::k_kv_block == 0))
+    return;
+  base::fail(
+      ErrorCode::unsupported,
+      "a KV cache of q8_0 holds blocks of {} elements, but the keys and values of a head in layer {} have "
+      "{} and {}; use --kv-type f16",
+      kernels::k_kv_block, layer_idx, shape.k_head_dim, shape.v_head_dim);
+}
+
+}  // namespace
+
 KvLayout plan_kv(std::span<const KvLayer> layers) {
   KvLayout layout;
   for (const KvLayer& layer : layers) {
+    check_blocks(layer.shape, layout.views.size());
     auto group = std::find_if(layout.groups.begin(), layout.groups.end(),
                               [&](const KvGroup& known) { return known.window == layer.window; });
     if (group == layout.groups.end()) {

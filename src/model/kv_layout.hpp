@@ -29,7 +29,8 @@ struct KvLayout {
 };
 
 /// Divides the layers into groups, in the order in which their windows occur first; within a page, layers lie
-/// in their own order. Pure. Throws Error(unsupported) for more than kernels::k_max_kv_groups windows.
+/// in their own order. Pure. Throws Error(unsupported) for more than kernels::k_max_kv_groups windows, and
+/// for a layer of q8_0 whose heads are not whole blocks.
 KvLayout plan_kv(std::span<const KvLayer> layers);
 
 }  // namespace sluice::model

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "kernels/ops_test_support.hpp"
+#include "kernels/vector_math.hpp"
 
 namespace sluice::kernels {
 namespace {
@@ -69,7 +70,7 @@ class Cache {
     return value_at(row, 0, head, i, view_.shape.k_head_dim);
   }
   double value(const Row& row, std::uint32_t head, std::uint32_t i) const {
-    return value_at(row, view_.shape.k_bytes() / 2, head, i, view_.shape.v_head_dim);
+    return value_at(row, view_.shape.k_bytes(), head, i, view_.shape.v_head_dim);
   }
 
  private:
@@ -78,7 +79,16 @@ class Cache {
                   std::uint32_t dim) const {
     const std::size_t page = sequences_[row.sequence].pages[0][row.position / KvShape::page_tokens];
     const std::size_t place = head * std::size_t{KvShape::page_tokens} + row.position % KvShape::page_tokens;
-    return f16_to_f32(storage_[(page * page_bytes() + view_.offset_bytes) / 2 + part + place * dim + i]);
+    const auto* at = reinterpret_cast<const std::byte*>(storage_.data()) + page * page_bytes() +
+                     view_.offset_bytes + part + place * view_.shape.head_bytes(dim);
+    std::uint16_t half = 0;
+    if (view_.shape.type == KvType::f16) {
+      std::memcpy(&half, at + std::size_t{i} * 2, sizeof half);
+      return f16_to_f32(half);
+    }
+    at += i / k_kv_block * k_kv_block_bytes;
+    std::memcpy(&half, at, sizeof half);
+    return double{f16_to_f32(half)} * static_cast<std::int8_t>(at[2 + i % k_kv_block]);
   }
   KvView view_;
   std::vector<std::uint16_t> storage_;
@@ -138,12 +148,13 @@ struct Case {
   std::uint32_t n_heads, n_kv_heads, k_dim, v_dim;
   std::uint32_t window;
   float softcap;
+  KvType type = KvType::f16;
 };
 
 void check_case(platform::Isa isa, const Case& c, const std::vector<std::uint32_t>& positions) {
   const Table table(isa, 2);
   table->reserve({k_max_rows, 256, 0});
-  Cache cache(*table.ops, {c.n_kv_heads, c.k_dim, c.v_dim}, positions.back() + 1, {77});
+  Cache cache(*table.ops, {c.n_kv_heads, c.k_dim, c.v_dim, c.type}, positions.back() + 1, {77});
   const AttentionParams params{c.n_heads, 1.0f / std::sqrt(static_cast<float>(c.k_dim)), c.softcap, c.window};
   std::vector<Row> rows;
   for (const auto position : positions) rows.push_back({0, position});
@@ -172,6 +183,50 @@ TEST(Attention, MatchesTheFormulaForUnusualShapes) {
   check_case(isa, {4, 2, 192, 128, 0, 0}, {7, 270});     // Keys wider than values.
   check_case(isa, {128, 1, 16, 16, 0, 0}, {40});         // A group larger than a tile.
   check_case(isa, {16, 1, 1024, 1024, 0, 0}, {9, 10});   // The widest head.
+}
+
+TEST(Attention, MatchesTheFormulaOverBlocksOf8Bits) {
+  for (const platform::Isa isa : platform::supported_isas()) {
+    check_case(isa, {8, 2, 64, 96, 0, 0, KvType::q8_0}, {0, 1, 15, 16, 63, 64, 65, 255, 256, 257, 511, 600});
+    check_case(isa, {4, 2, 32, 32, 100, 5.0f, KvType::q8_0}, {0, 20, 300});
+  }
+  check_case(platform::choose_isa(), {16, 1, 1024, 1024, 0, 0, KvType::q8_0}, {9, 10});
+}
+
+TEST(Attention, BlocksOf8BitsAreTheSameOnEveryIsaAndCloseToWhatWasStored) {
+  const std::size_t n = 256;
+  Matrix x = Matrix::random(1, n, 5, 3.0f);
+  std::fill_n(x.at(0) + 32, 32, 0.0f);
+  for (std::size_t i = 64; i < 96; ++i) x.at(0)[i] *= 1e-7f;  // The scale is subnormal.
+  x.at(0)[100] = std::nanf("");
+  std::vector<std::byte> expected;
+  for (const platform::Isa isa : platform::supported_isas()) {
+    const AttentionMath& math = attention_math(isa);
+    std::vector<std::byte> blocks(n / k_kv_block * k_kv_block_bytes);
+    math.to_q8(x.at(0), blocks.data(), n);
+    const Matrix back(1, n);
+    math.widen_q8(blocks.data(), 1, n, back.at(0));
+    if (expected.empty()) expected = blocks;
+    for (std::size_t block = 0; block < n / k_kv_block; ++block) {
+      float top = 0;
+      for (std::size_t i = 0; i < k_kv_block; ++i)
+        top = std::max(top, std::abs(x.at(0)[block * k_kv_block + i]));
+      for (std::size_t i = block * k_kv_block; i < (block + 1) * k_kv_block; ++i) {
+        if (block == 3) {
+          EXPECT_TRUE(std::isnan(back.at(0)[i]));
+          continue;
+        }
+        // Half a step, half an ulp of the scale (subnormal: 2^-25) for each of 127 steps, and roundings.
+        const double tolerance = top / 254 * (1 + 1e-5) + 127 * std::max(top / 127 * 0x1p-11, 0x1p-25);
+        EXPECT_NEAR(back.at(0)[i], x.at(0)[i], tolerance) << platform::isa_name(isa) << " element " << i;
+      }
+      if (block == 3) continue;
+      EXPECT_EQ(std::memcmp(blocks.data() + block * k_kv_block_bytes,
+                            expected.data() + block * k_kv_block_bytes, k_kv_block_bytes),
+                0)
+          << platform::isa_name(isa) << " block " << block;
+    }
+  }
 }
 
 TEST(Attention, SlidesItsWindow) {
@@ -246,10 +301,11 @@ TEST(Attention, StoresKeysAndValuesRoundedToNearest) {
 /// One sequence read by a prefill-like batch and rows of other sequences; every row must have the bits it has
 /// alone.
 void check_independence(platform::Isa isa, const AttentionParams& params, std::uint32_t v_dim,
-                        std::uint32_t n_positions, const std::vector<std::uint32_t>& positions) {
+                        std::uint32_t n_positions, const std::vector<std::uint32_t>& positions,
+                        KvType type = KvType::f16) {
   const Table one(isa, 1);
   one->reserve({k_max_rows, 256, 0});
-  Cache cache(*one.ops, {2, 64, v_dim}, n_positions, {10, 20});
+  Cache cache(*one.ops, {2, 64, v_dim, type}, n_positions, {10, 20});
   std::vector<Row> rows;
   for (const auto position : positions) rows.push_back({0, position});
   rows.push_back({1, n_positions - 1});
@@ -284,6 +340,7 @@ TEST(Attention, BitsDoNotDependOnBatchThreadsOrSplit) {
   for (const platform::Isa isa : platform::supported_isas()) {
     check_independence(isa, {8, 0.125f, 0, 0}, 48, 600, prefill);
     check_independence(isa, {8, 0.125f, 20.0f, 300}, 48, 600, prefill);
+    check_independence(isa, {8, 0.125f, 20.0f, 300}, 96, 600, prefill, KvType::q8_0);
   }
 }
 

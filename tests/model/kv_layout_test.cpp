@@ -52,5 +52,19 @@ TEST(KvLayout, RefusesMoreWindowsThanThePassTablesHold) {
   }
 }
 
+TEST(KvLayout, BlocksOf8BitsTakeTheirBytesAndWholeBlocks) {
+  std::vector<KvLayer> layers(3, {{2, 64, 32, kernels::KvType::q8_0}, 0});
+  const KvLayout layout = plan_kv(layers);
+  EXPECT_EQ(layout.groups[0].page_bytes, 3u * 64 * 2 * (2 * 34 + 34));
+  layers[1].shape.v_head_dim = 48;
+  try {
+    plan_kv(layers);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unsupported);
+    EXPECT_NE(std::string(error.what()).find("--kv-type f16"), std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace sluice::model

@@ -43,6 +43,10 @@ std::uint64_t split_bytes(const Prepared& prepared, std::uint64_t alignment_byte
          2 * std::uint64_t{prepared.alignment_bytes};
 }
 
+kernels::KvType kernel_type(KvType type) {
+  return type == KvType::q8_0 ? kernels::KvType::q8_0 : kernels::KvType::f16;
+}
+
 bool has_vocabulary(const gguf::Metadata& metadata) {
   const auto model = metadata.get_string("tokenizer.ggml.model");
   return model && *model != "no_vocab" && *model != "none";
@@ -85,7 +89,9 @@ std::unique_ptr<Prepared> prepare(Header header, const OpenOptions& options, boo
   prepared->graph = std::make_unique<model::Graph>(std::move(spec));
   const model::Declaration declaration = prepared->graph->declare();
   prepared->tensors = model::bind(prepared->file, declaration);
-  prepared->kv = model::plan_kv(prepared->graph->kv_layers());
+  std::vector<model::KvLayer> kv_layers = prepared->graph->kv_layers();
+  for (model::KvLayer& layer : kv_layers) layer.shape.type = kernel_type(options.kv_type);
+  prepared->kv = model::plan_kv(kv_layers);
   const std::uint32_t n_vocab = prepared->spec().n_vocab;
   if (has_vocabulary(metadata)) {
     prepared->tokenizer = tokenizer::make_tokenizer(metadata, {options.pre_tokenizer});
@@ -182,6 +188,9 @@ residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& 
   for (const model::KvGroup& group : prepared.kv.groups)
     facts.kv_groups.push_back({group.page_bytes, group.window});
   facts.kv_page_tokens = kernels::KvShape::page_tokens;
+  const bool is_q8 =
+      !prepared.kv.views.empty() && prepared.kv.views.front().shape.type == kernels::KvType::q8_0;
+  facts.kv_type = is_q8 ? "q8_0" : "f16";
   facts.bookkeeping_bytes = bookkeeping_bytes(prepared);
   facts.n_ctx_train = prepared.spec().n_ctx_train;
   facts.scratch_bytes = [&graph = *prepared.graph, &ops](std::uint32_t n_rows) {

@@ -271,5 +271,21 @@ TEST(Inspect, TellsRolesAndPlacementWithoutLoading) {
   EXPECT_EQ(total, tensors);
 }
 
+TEST(Open, KeysAndValuesOf8BitsNeedHeadsOfWholeBlocks) {
+  const test::TempDir dir;
+  test::TinyModel model;
+  OpenOptions options;
+  options.kv_type = KvType::q8_0;
+  const Model fits = Model::open(test::write_tiny_model(dir.path(), model), options);
+  EXPECT_EQ(fits.plan().kv_type, "q8_0");
+  const std::uint64_t f16_bytes = Model::open(test::write_tiny_model(dir.path(), model), {}).stats().kv_bytes;
+  EXPECT_EQ(fits.stats().kv_bytes, f16_bytes / 32 * 17);
+  model.head_dim = 24;
+  const std::string message =
+      refusal(test::write_tiny_model(dir.path(), model), ErrorCode::unsupported, options);
+  EXPECT_NE(message.find("24"), std::string::npos) << message;
+  EXPECT_NE(message.find("--kv-type f16"), std::string::npos) << message;
+}
+
 }  // namespace
 }  // namespace sluice
