@@ -88,6 +88,16 @@ struct StepItem {
   /// So many of the tokens, at the end, are guesses that the caller may take back: beside them an item of one
   /// token counts as decoding.
   std::uint32_t n_guesses = 0;
+  /// May be null. Raised from a signal handler or another thread, it ends this item's part of a pass within
+  /// one layer; the other items go on.
+  const std::atomic<bool>* cancel = nullptr;
+};
+
+/// An item of a step that failed by itself, while the others went on. Its sequence is as before the pass.
+struct ItemFailure {
+  std::size_t item = 0;
+  ErrorCode code = ErrorCode::io;  ///< io, invalid_file (an expert cannot be read) or cancelled.
+  std::string message;
 };
 
 /// Called once per row that wants logits, in order: which item, which of its tokens, and [n_vocab] logits
@@ -130,9 +140,17 @@ class Model {
   /// Appends tokens to one or several sequences, sharing every weight that is read between them, and delivers
   /// the logits asked for. Items larger than the plan's chunk are computed in several passes. On an error
   /// nothing of the failed pass counts: each sequence keeps the tokens of the passes that were complete.
+  /// When an item fails by itself the others are computed to their end before its error is thrown.
   /// Throws Error: context_full or kv_full (before anything is computed), io (a read failed: names tensor and
   /// offset), cancelled, invalid_argument (token out of range, a sequence given twice).
   void step(std::span<const StepItem> items, const LogitsSink& sink = {});
+
+  /// A step that is one pass over the layers: of at most plan().prefill_chunk tokens in all. For programs
+  /// that serve many sequences and decide before each pass what it computes. Items of one token, or one and
+  /// guesses, use the cache of experts as decoding, whatever else is in the pass. Returns the items that
+  /// failed by themselves; the others get the bits that they would have got without them. Throws as step()
+  /// for what concerns all, and Error(invalid_argument) for more tokens; no sequence has changed then.
+  std::vector<ItemFailure> pass(std::span<const StepItem> items, const LogitsSink& sink = {});
 
   /// A flag the caller may raise from a signal handler or another thread: a running step() ends within one
   /// layer with Error(cancelled). step() never clears it.

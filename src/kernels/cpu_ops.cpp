@@ -166,6 +166,15 @@ void CpuOps::add_gated(Rows x, Rows gate, float factor, Rows y) {
   });
 }
 
+void CpuOps::keep_rows(Rows x, std::span<const std::uint32_t> kept) {
+  SLUICE_CHECK(kept.size() <= x.n_rows);
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    SLUICE_CHECK(kept[i] >= i && kept[i] < x.n_rows);
+    if (kept[i] != i)
+      std::memcpy(x.data + i * x.stride, row_of(x, kept[i]), std::size_t{x.n_cols} * sizeof(float));
+  }
+}
+
 void CpuOps::scale(Rows x, float factor) {
   for_rows(x.n_rows, k_stream_ns * x.n_cols, [&](std::uint32_t row, int) {
     math_.scale(row_of(x, row), factor, nullptr, row_of(x, row), x.n_cols);

@@ -42,6 +42,7 @@ class CpuOps final : public Ops {
   void swiglu(Rows gate, Rows up, Rows out) override;
   void add(Rows x, float factor, Rows y) override;
   void add_gated(Rows x, Rows gate, float factor, Rows y) override;
+  void keep_rows(Rows x, std::span<const std::uint32_t> kept) override;
   void scale(Rows x, float factor) override;
   void route(Rows logits, const RouterParams& params, std::uint16_t* ids, float* weights) override;
   void begin_experts(Rows x) override;

@@ -160,6 +160,8 @@ class Ops {
   virtual void add(Rows x, float factor, Rows y) = 0;
   /// y[r] += factor * sigmoid(gate[r]) * x[r]; gate is [n_rows, 1].
   virtual void add_gated(Rows x, Rows gate, float factor, Rows y) = 0;
+  /// Moves row kept[i] to row i; `kept` rises.
+  virtual void keep_rows(Rows x, std::span<const std::uint32_t> kept) = 0;
   /// x *= factor.
   virtual void scale(Rows x, float factor) = 0;
   /// Top-k routing of each row: ids and weights are [n_rows, n_used] in host memory, best first, ties to the

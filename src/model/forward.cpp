@@ -99,31 +99,44 @@ void Forward::embed(std::span<const std::int32_t> tokens, Rows x) {
   if (graph_.spec().embedding_scale != 1.0f) ops_.scale(x, graph_.spec().embedding_scale);
 }
 
-void Forward::run(const PassRows& rows, const std::atomic<bool>* cancel, LogitsReceiver receiver) {
+std::vector<SequenceFailure> Forward::run(const PassRows& rows, const std::atomic<bool>* cancel,
+                                          LogitsReceiver receiver) {
   const auto n_rows = static_cast<std::uint32_t>(rows.tokens.size());
   const ModelSpec& spec = graph_.spec();
-  SLUICE_CHECK(n_rows >= 1 && n_rows <= max_rows_ && rows.tables.positions.size() == n_rows);
+  SLUICE_CHECK(n_rows >= 1 && n_rows <= max_rows_);
   n_tokens_done_ += n_rows;
-  Pass pass{ops_,   weights_,       arena_,     cache_,       units_,        kv_,         rows,
+  const ArenaScope scope(arena_);
+  LiveRows live(arena_, rows);
+  Pass pass{ops_,   weights_,       arena_,     cache_,       units_,        kv_,         live,
             cancel, n_tokens_done_, busy_hook_, routing_log_, spec.norm_eps, looks_ahead_};
   pass.check_cancel();
   weight_bytes_ += always_bytes_ + n_rows * token_embd_.row_bytes;
   if (!rows.logits_rows.empty()) weight_bytes_ += output_.row_bytes * output_.n_out;
   if (weights_.stream() != nullptr) weights_.stream()->begin_pass();
-  const ArenaScope scope(arena_);
   pass.x = arena_.rows(n_rows, spec.n_embd);
   const Rows h = arena_.rows(n_rows, spec.n_embd);
   ops_.begin_pass(rows.tables);
   embed(rows.tokens, pass.x);
-  run_layers(pass, h);
-  output(pass, h, receiver);
+  if (run_layers(pass, h)) output(pass, h, receiver);
+  return std::move(live.failures());
 }
 
-void Forward::run_layers(Pass& pass, Rows h) {
+bool Forward::cut_failed(Pass& pass) {
+  pass.rows.fail_cancelled();
+  if (!pass.rows.cut()) return pass.rows.n_rows() != 0;
+  ops_.keep_rows(pass.x, pass.rows.kept());
+  pass.x = pass.x.first(pass.rows.n_rows());
+  if (pass.rows.n_rows() == 0) return false;
+  ops_.begin_pass(pass.rows.tables());
+  return true;
+}
+
+bool Forward::run_layers(Pass& pass, Rows all_h) {
   const ModelSpec& spec = graph_.spec();
   for (std::uint32_t layer_idx = 0; layer_idx < spec.n_layers(); ++layer_idx) {
     const Graph::Layer& layer = graph_.layers()[layer_idx];
     pass.check_cancel();
+    if (!cut_failed(pass)) return false;
     if (layer_hook_) layer_hook_(layer_idx);
     pass.layer_idx = layer_idx;
     pass.next_units = nullptr;
@@ -133,6 +146,7 @@ void Forward::run_layers(Pass& pass, Rows h) {
       pass.next_units_layer = static_cast<std::uint32_t>(layer.next_units);
       pass.next_units_norm = next.channel_norm;
     }
+    const Rows h = all_h.first(pass.x.n_rows);
     ops_.rms_norm(pass.x, layer.mixer_norm, spec.norm_eps, h);
     layer.mixer->run(pass, h, pass.x, spec.residual_scale);
     ops_.rms_norm(pass.x, layer.channel_norm, spec.norm_eps, h);
@@ -140,6 +154,7 @@ void Forward::run_layers(Pass& pass, Rows h) {
     layer.channel->run(pass, h, pass.x, spec.residual_scale);
     weight_bytes_ += pass.weight_bytes;
   }
+  return cut_failed(pass);
 }
 
 void Forward::multiply_output(Rows h, Rows logits) {
@@ -159,9 +174,9 @@ void Forward::multiply_output(Rows h, Rows logits) {
 
 void Forward::output(Pass& pass, Rows h, LogitsReceiver receiver) {
   const ModelSpec& spec = graph_.spec();
-  const std::span<const std::uint32_t> wanted = pass.rows.logits_rows;
+  const std::span<const std::uint32_t> wanted = pass.rows.logits_rows();
   const ArenaScope scope(arena_);
-  const Rows logits = arena_.rows(std::min(n_logits_rows(spec, max_rows_), pass.n_rows()), spec.n_vocab);
+  const Rows logits = arena_.rows(std::min(n_logits_rows(spec, max_rows_), pass.x.n_rows), spec.n_vocab);
   const std::span<float> host_logits = arena_.list<float>(spec.n_vocab);
   for (std::size_t done = 0; done < wanted.size();) {
     const auto n = static_cast<std::uint32_t>(std::min<std::size_t>(logits.n_rows, wanted.size() - done));
@@ -173,7 +188,7 @@ void Forward::output(Pass& pass, Rows h, LogitsReceiver receiver) {
     for (std::uint32_t i = 0; i < n; ++i) {
       ops_.download(reinterpret_cast<const std::byte*>(logits.from(i).data), host_logits.data(),
                     host_logits.size_bytes());
-      receiver(done + i, host_logits);
+      receiver(pass.rows.logits_index(done + i), host_logits);
     }
     done += n;
   }

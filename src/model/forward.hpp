@@ -45,9 +45,13 @@ class Forward {
 
   /// Computes one pass. Requires 1 <= rows <= max_rows, tokens inside the vocabulary, pages for all
   /// positions. `cancel` may be null; when it is raised the pass ends within one layer with Error(cancelled).
-  /// Throws Error(io) when a unit cannot be read. After an exception the KV entries of the pass are
-  /// undefined.
-  void run(const PassRows& rows, const std::atomic<bool>* cancel, LogitsReceiver receiver);
+  /// Throws Error(io) when weights cannot be read that all rows need.
+  ///
+  /// Returns the sequences that failed by themselves: those that wanted an expert that cannot be read, and
+  /// those whose own flag was raised. They get no logits, and the others get the same bits as without them.
+  /// The KV entries that the pass made for them, and after an exception for all, are undefined.
+  std::vector<SequenceFailure> run(const PassRows& rows, const std::atomic<bool>* cancel,
+                                   LogitsReceiver receiver);
 
   /// From now on each pass appends the ids its routers chose to `log`, [expert layers, rows, used], rows of a
   /// layer together. The caller empties and owns it. Null ends it.
@@ -73,7 +77,10 @@ class Forward {
   void receive_weights(const BoundTensors& tensors, std::uint32_t n_ctx);
   void count_weights(const BoundTensors& tensors);
   void embed(std::span<const std::int32_t> tokens, kernels::Rows x);
-  void run_layers(Pass& pass, kernels::Rows h);
+  /// Cuts out rows of sequences that failed; false when none is left.
+  bool cut_failed(Pass& pass);
+  /// False when no row has come through all layers.
+  bool run_layers(Pass& pass, kernels::Rows all_h);
   void multiply_output(kernels::Rows h, kernels::Rows logits);
   void output(Pass& pass, kernels::Rows h, LogitsReceiver receiver);
 

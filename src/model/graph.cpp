@@ -6,6 +6,7 @@
 #include "model/blocks/attention.hpp"
 #include "model/blocks/ffn.hpp"
 #include "model/blocks/moe.hpp"
+#include "model/live_rows.hpp"
 
 namespace sluice::model {
 namespace {
@@ -95,6 +96,7 @@ PassMemory pass_memory(const Graph& graph, std::uint32_t n_rows) {
   const ModelSpec& spec = graph.spec();
   Arena arena;
   Needs needs{arena};
+  LiveRows::needs(arena, n_rows);
   arena.rows(n_rows, spec.n_embd);
   arena.rows(n_rows, spec.n_embd);
   arena.list<float>(spec.n_vocab);

@@ -10,10 +10,16 @@ void Pass::check_cancel() const {
 }
 
 void Pass::look_ahead() {
-  if (next_units == nullptr || !looks_ahead || !is_decoding() || !cache->is_streaming()) return;
+  const auto decoding = rows.decode_rows();
+  if (next_units == nullptr || !looks_ahead || decoding.empty() || !cache->is_streaming()) return;
   const ArenaScope scope(arena);
-  const kernels::Rows normed = arena.rows(n_rows(), x.n_cols);
-  ops.rms_norm(x, next_units_norm, norm_eps, normed);
+  const kernels::Rows normed = arena.rows(static_cast<std::uint32_t>(decoding.size()), x.n_cols);
+  if (decoding.size() == x.n_rows) {
+    ops.rms_norm(x, next_units_norm, norm_eps, normed);
+  } else {
+    for (std::uint32_t i = 0; i < normed.n_rows; ++i)
+      ops.rms_norm(x.from(decoding[i]).first(1), next_units_norm, norm_eps, normed.from(i).first(1));
+  }
   next_units->guess(*this, normed);
 }
 

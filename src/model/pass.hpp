@@ -10,22 +10,12 @@
 #include "model/arena.hpp"
 #include "model/block.hpp"
 #include "model/kv_layout.hpp"
+#include "model/live_rows.hpp"
 #include "model/weights.hpp"
 #include "residency/unit_cache.hpp"
 #include "residency/unit_map.hpp"
 
 namespace sluice::model {
-
-/// The rows of one pass over the layers: tokens of one or several sequences.
-struct PassRows {
-  std::span<const std::int32_t> tokens;
-  kernels::PassTables tables;                  ///< Of as many rows.
-  std::span<const std::uint32_t> logits_rows;  ///< Rows whose logits are wanted, rising.
-};
-
-/// Rows up to which a pass over streamed experts is treated as decoding: what it uses is worth keeping, and
-/// the next layer's experts can be guessed.
-constexpr std::uint32_t k_max_decode_rows = 16;
 
 /// What blocks work with while a pass is computed.
 struct Pass {
@@ -35,7 +25,7 @@ struct Pass {
   residency::UnitCache* cache;  ///< Null for dense models.
   const residency::UnitMap& units;
   const KvLayout& kv;
-  const PassRows& rows;
+  LiveRows& rows;
   const std::atomic<bool>* cancel;
   std::uint64_t now;  ///< The cache policy's clock, in tokens.
   /// Called between two parts of a layer that take long. May be empty.
@@ -53,8 +43,6 @@ struct Pass {
   std::uint32_t next_units_layer = 0;
   const float* next_units_norm = nullptr;
 
-  std::uint32_t n_rows() const noexcept { return static_cast<std::uint32_t>(rows.tokens.size()); }
-  bool is_decoding() const noexcept { return n_rows() <= k_max_decode_rows; }
   void let_others_work() const {
     if (busy_hook) busy_hook();
   }

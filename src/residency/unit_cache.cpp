@@ -76,6 +76,7 @@ UnitCache::UnitCache(const gguf::ModelFile& model_file, const UnitMap& map, cons
   pending_.reserve(max_experts);
   waiting_.reserve(max_experts);
   ready_.reserve(max_experts);
+  only_if_better_.resize(max_experts);
   guesses_.reserve(max_experts);
 }
 
@@ -96,21 +97,22 @@ CacheStatistics UnitCache::statistics() const noexcept {
   return statistics;
 }
 
-void UnitCache::begin(std::uint32_t layer_idx, std::span<const Want> wants, Admission admission,
-                      std::uint64_t now) {
+void UnitCache::begin(std::uint32_t layer_idx, std::span<const Want> wants, std::uint64_t now) {
   abandon();
   failures_.clear();
   const int index = map_.index_of_layer[layer_idx];
   SLUICE_CHECK(index >= 0);
   const std::uint64_t start_ns = clock_();
-  observe_drive(static_cast<std::uint32_t>(index), admission, start_ns);
+  const auto n_decoding = static_cast<std::size_t>(std::count_if(
+      wants.begin(), wants.end(), [](const Want& want) { return want.admission == Admission::always; }));
+  observe_drive(static_cast<std::uint32_t>(index), n_decoding != 0, start_ns);
   fetch_layer_ = static_cast<std::uint32_t>(index);
   guesses_.judge(fetch_layer_, [wants](std::uint32_t expert) {
     return std::any_of(wants.begin(), wants.end(),
                        [expert](const Want& want) { return want.expert == expert; });
   });
-  asked_admission_ = admission;
-  admission_ = pass_admission(admission, wants.size(), n_layer_slots(fetch_layer_));
+  decodes_ = n_decoding != 0;
+  admission_ = pass_admission(Admission::always, n_decoding, n_layer_slots(fetch_layer_));
   now_ = now;
   LayerPolicy& policy = table_.policy(fetch_layer_);
   // Hits are leased before any victim is chosen, so that a miss cannot evict what this very step wants.
@@ -119,13 +121,14 @@ void UnitCache::begin(std::uint32_t layer_idx, std::span<const Want> wants, Admi
     const std::uint32_t slot = table_.find({fetch_layer_, want.expert});
     if (slot == SlotTable::k_none) {
       pending_.push_back(want.expert);
+      only_if_better_[want.expert] = want.admission == Admission::if_better;
     } else if (join(slot)) {
       ready_.push_back(slot);
     } else {
       waiting_.push_back({slot, true});
     }
   }
-  if (admission_ != admission) policy.order_by_score(pending_, now);
+  if (decodes_ && admission_ == Admission::if_better) policy.order_by_score(pending_, now);
   statistics_.n_misses += pending_.size();
   layer_statistics_[fetch_layer_].n_misses += pending_.size();
   // Guesses that proved wrong and have not reached the drive must not hold up what is wanted.
@@ -155,10 +158,9 @@ bool UnitCache::join(std::uint32_t slot) {
   return is_ready;
 }
 
-void UnitCache::observe_drive(std::uint32_t layer, Admission admission, std::uint64_t now_ns) noexcept {
+void UnitCache::observe_drive(std::uint32_t layer, bool decodes, std::uint64_t now_ns) noexcept {
   LookAheadGate& gate = guesses_.gate();
-  const bool decodes = admission == Admission::always && asked_admission_ == Admission::always;
-  if (demand_end_ns_ != 0 && decodes && layer == fetch_layer_ + 1)
+  if (demand_end_ns_ != 0 && decodes && decodes_ && layer == fetch_layer_ + 1)
     gate.observe_idle(now_ns - demand_end_ns_, demand_read_);
   const UnitReader::Progress progress = reader_.take_progress();
   gate.observe_read(progress.n_units, progress.busy_ns);
@@ -195,7 +197,8 @@ void UnitCache::issue_ahead() {
 void UnitCache::issue_pending() {
   while (next_pending_ < pending_.size() && reader_.has_room()) {
     const UnitId unit{fetch_layer_, pending_[next_pending_]};
-    const std::uint32_t slot = table_.choose(unit, admission_, now_);
+    const std::uint32_t slot =
+        table_.choose(unit, only_if_better_[unit.expert] ? Admission::if_better : admission_, now_);
     if (slot == SlotTable::k_none) return;
     ++next_pending_;
     start_read(slot, unit, ReadFor::demand);

@@ -80,12 +80,12 @@ class UnitCache {
   struct Want {
     std::uint32_t expert = 0;
     std::uint32_t n_rows = 1;
+    Admission admission = Admission::always;
   };
-  using Admission = residency::Admission;
 
   /// Starts a fetch: all misses that find a slot are submitted together, before anything is computed. `wants`
   /// names each expert at most once. `now` is the token clock. Ends any earlier fetch.
-  void begin(std::uint32_t layer_idx, std::span<const Want> wants, Admission admission, std::uint64_t now);
+  void begin(std::uint32_t layer_idx, std::span<const Want> wants, std::uint64_t now);
   /// Moves up to out.size() ready experts into `out`: hits first, then in order of arrival; blocks only when
   /// none is ready. Returns 0 when all of the fetch that could be read have been handed out. The leases of
   /// earlier calls must have been released, be it after a ticket. Throws Error(io) when nothing can be read
@@ -180,7 +180,7 @@ class UnitCache {
 
   // The active fetch.
   bool is_demand_over() const noexcept { return waiting_.empty() && next_pending_ == pending_.size(); }
-  void observe_drive(std::uint32_t layer, Admission admission, std::uint64_t now_ns) noexcept;
+  void observe_drive(std::uint32_t layer, bool decodes, std::uint64_t now_ns) noexcept;
   bool join(std::uint32_t slot);
   void issue_pending();
   void sort_arrivals();
@@ -218,8 +218,9 @@ class UnitCache {
 
   // The active fetch.
   std::uint32_t fetch_layer_ = 0;
-  Admission asked_admission_ = Admission::always;
-  Admission admission_ = Admission::always;  ///< What the layer's slots allow of it.
+  bool decodes_ = true;                      ///< Whether some of its wants may always displace others.
+  Admission admission_ = Admission::always;  ///< What the layer's slots allow of these.
+  std::vector<bool> only_if_better_;         ///< By expert: what the want asks for.
   std::uint64_t now_ = 0;
   std::vector<std::uint32_t> pending_;  ///< Experts without a slot yet; taken from `next_pending_` on.
   std::size_t next_pending_ = 0;

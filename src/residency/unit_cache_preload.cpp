@@ -58,7 +58,7 @@ void UnitCache::preload(LoadStep step) {
       // A failed read emptied its slot; reading it again on its own gives the error its place.
       if (n_layer_slots(layer) < map_.layers[layer].n_experts) continue;
       const Want want{expert, 0};
-      begin(map_.layers[layer].layer_idx, {&want, 1}, Admission::always, 0);
+      begin(map_.layers[layer].layer_idx, {&want, 1}, 0);
       std::array<Lease, 1> lease;
       while (next(lease) != 0) lease[0] = Lease();
       require_all();

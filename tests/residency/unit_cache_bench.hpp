@@ -69,10 +69,10 @@ struct Bench {
 
   /// Fetches a set and checks that exactly this set comes, with the right bytes.
   void fetch(std::uint32_t layer_idx, const std::set<std::uint32_t>& experts, std::uint64_t now,
-             UnitCache::Admission admission = UnitCache::Admission::always, std::size_t batch = 16) {
+             Admission admission = Admission::always, std::size_t batch = 16) {
     std::vector<UnitCache::Want> wants;
-    for (const std::uint32_t expert : experts) wants.push_back({expert, 1});
-    cache->begin(layer_idx, wants, admission, now);
+    for (const std::uint32_t expert : experts) wants.push_back({expert, 1, admission});
+    cache->begin(layer_idx, wants, now);
     std::set<std::uint32_t> seen;
     std::array<Lease, 16> leases;
     while (const std::size_t n = cache->next(std::span(leases).first(batch))) {
@@ -103,8 +103,7 @@ inline void run_random_fetches(Bench& bench, std::uint32_t seed) {
       std::set<std::uint32_t> experts;
       const std::size_t n = 1 + random() % bench.model.n_experts;
       while (experts.size() < n) experts.insert(random() % bench.model.n_experts);
-      const auto admission =
-          random() % 2 == 0 ? UnitCache::Admission::always : UnitCache::Admission::if_better;
+      const auto admission = random() % 2 == 0 ? Admission::always : Admission::if_better;
       bench.fetch(layer, experts, now, admission, 1 + random() % 16);
     }
   }

@@ -21,7 +21,7 @@ TEST(UnitCacheFailures, TheOthersOfTheFetchAreHandedOut) {
     for (std::uint64_t now = 1; now <= 3; ++now) {
       std::vector<UnitCache::Want> wants;
       for (std::uint32_t expert = 0; expert < 8; ++expert) wants.push_back({expert, 1});
-      bench.cache->begin(1, wants, UnitCache::Admission::always, now);
+      bench.cache->begin(1, wants, now);
       std::set<std::uint32_t> got, failed;
       std::array<Lease, 16> leases;
       while (const std::size_t n = bench.cache->next(leases)) {
@@ -57,7 +57,7 @@ TEST(UnitCacheFailures, AFailedBackendIsAnErrorInEveryCallAndTheCacheCanBeDestro
       const std::uint32_t layer = pass % 2;
       const UnitCache::Want wants[] = {{pass % 8, 1}, {(pass + 3) % 8, 1}, {(pass + 5) % 8, 1}};
       try {
-        bench.cache->begin(layer, wants, UnitCache::Admission::always, pass);
+        bench.cache->begin(layer, wants, pass);
         std::array<Lease, 2> leases;
         while (const std::size_t n = bench.cache->next(leases)) {
           for (std::size_t i = 0; i < n; ++i) {
@@ -84,7 +84,7 @@ TEST(UnitCacheFailures, FailedReadNamesTensorAndOffsetAndTheNextFetchWorks) {
   faults.failing_ranges.push_back({where.offset_bytes + 8192, where.offset_bytes + 8200, 5});
   Bench bench(1, 2, CachePolicy::lfru, &faults);
   const std::array<UnitCache::Want, 3> wants = {{{2, 1}, {4, 1}, {6, 1}}};
-  bench.cache->begin(1, wants, UnitCache::Admission::always, 1);
+  bench.cache->begin(1, wants, 1);
   try {
     std::array<Lease, 1> lease;
     while (bench.cache->next(lease) != 0) lease[0] = Lease();
@@ -109,7 +109,7 @@ TEST(UnitCacheFailures, AReadThatFailedForAnEarlierFetchIsDoneAgain) {
   faults.applies_to = [&fails](int) { return fails; };
   Bench bench(2, 2, CachePolicy::lfru, &faults);
   const std::array<UnitCache::Want, 1> wants = {{{4, 1}}};
-  bench.cache->begin(1, wants, UnitCache::Admission::always, 1);
+  bench.cache->begin(1, wants, 1);
   // The failure is on its way when the fetch is given up, and must not end the one that finds it under way.
   bench.cache->abandon();
   fails = false;
@@ -125,13 +125,13 @@ TEST(UnitCacheFailures, AGuessThatCannotBeReadIsNoErrorUntilItIsWanted) {
   Bench bench(2, 2, CachePolicy::lfru, &faults);
   const std::array<std::uint16_t, 1> guesses = {4};
   const std::array<UnitCache::Want, 1> wants = {{{1, 1}}};
-  bench.cache->begin(0, wants, UnitCache::Admission::always, 1);
+  bench.cache->begin(0, wants, 1);
   bench.cache->look_ahead(1, guesses, 1);
   std::array<Lease, 1> lease;
   while (bench.cache->next(lease) != 0) lease[0] = Lease();
   bench.fetch(1, {2}, 1);
   const std::array<UnitCache::Want, 1> bad = {{{4, 1}}};
-  bench.cache->begin(1, bad, UnitCache::Admission::always, 2);
+  bench.cache->begin(1, bad, 2);
   EXPECT_EQ(bench.cache->next(lease), 0u);
   EXPECT_THROW(bench.cache->require_all(), Error);
   bench.fetch(1, {2, 3}, 3);

@@ -70,8 +70,8 @@ TEST(UnitCache, GivesBackWithinAFetchWhatTheFetchDoesNotUse) {
     UnitCache& cache = *bench.cache;
     if (!cache.is_streaming()) cache.preload();
     std::vector<UnitCache::Want> wants;
-    for (std::uint32_t expert = 0; expert < 8; ++expert) wants.push_back({expert, 1});
-    cache.begin(1, wants, UnitCache::Admission::if_better, 1);
+    for (std::uint32_t expert = 0; expert < 8; ++expert) wants.push_back({expert, 1, Admission::if_better});
+    cache.begin(1, wants, 1);
     std::array<Lease, 2> leases;
     std::vector<bool> seen(8);
     const std::uint64_t slot = bench.map.layers[0].slot_bytes;
@@ -125,7 +125,7 @@ TEST(UnitCache, WhenTheMemoryOfAllCannotBeHadItStreams) {
 TEST(UnitCache, AChangeSmallerThanASlotDisturbsNothing) {
   Bench bench(4, 2);
   const std::array<UnitCache::Want, 1> wants = {{{5, 1}}};
-  bench.cache->begin(1, wants, UnitCache::Admission::always, 1);
+  bench.cache->begin(1, wants, 1);
   bench.cache->resize(bench.cache->planned_own_slot_bytes());
   std::array<Lease, 1> lease;
   EXPECT_EQ(bench.cache->next(lease), 1u) << "the fetch under way was given up";

@@ -45,7 +45,7 @@ TEST(UnitCache, HandsOutHitsFirst) {
   Bench bench(4, 2);
   bench.fetch(0, {3}, 1);
   const std::array<UnitCache::Want, 3> wants = {{{1, 1}, {3, 1}, {2, 1}}};
-  bench.cache->begin(0, wants, UnitCache::Admission::always, 2);
+  bench.cache->begin(0, wants, 2);
   std::array<Lease, 1> lease;
   ASSERT_EQ(bench.cache->next(lease), 1u);
   EXPECT_EQ(lease[0].expert(), 3u);
@@ -63,7 +63,7 @@ TEST(UnitCache, PrefillDoesNotSweepWhatIsUsedOften) {
   Bench bench(2, 3);
   for (std::uint64_t now = 1; now <= 20; ++now) bench.fetch(0, {0, 1}, now);
   const std::uint64_t before = bench.cache->statistics().n_misses;
-  bench.fetch(0, {2, 3, 4, 5, 6, 7}, 21, UnitCache::Admission::if_better);
+  bench.fetch(0, {2, 3, 4, 5, 6, 7}, 21, Admission::if_better);
   bench.fetch(0, {0, 1}, 22);
   EXPECT_EQ(bench.cache->statistics().n_misses, before + 6);
 }
@@ -71,7 +71,7 @@ TEST(UnitCache, PrefillDoesNotSweepWhatIsUsedOften) {
 TEST(UnitCache, JoinsAReadInFlight) {
   Bench bench(4, 2);
   const std::array<UnitCache::Want, 1> wants = {{{5, 1}}};
-  bench.cache->begin(1, wants, UnitCache::Admission::always, 1);
+  bench.cache->begin(1, wants, 1);
   bench.cache->abandon();  // The read goes on without anybody waiting.
   bench.fetch(1, {5}, 2);
   const CacheStatistics counters = bench.cache->statistics();
@@ -85,7 +85,7 @@ TEST(UnitCache, AbandonedFetchesLoseNoSlot) {
   for (std::uint64_t now = 1; now <= 100; ++now) {
     std::vector<UnitCache::Want> wants;
     for (std::uint32_t expert = 0; expert < 8; ++expert) wants.push_back({expert, 1});
-    bench.cache->begin(now % 3, wants, UnitCache::Admission::always, now);
+    bench.cache->begin(now % 3, wants, now);
     std::array<Lease, 2> leases;
     if (random() % 2 == 0) bench.cache->next(leases);
     leases = {};
@@ -106,7 +106,7 @@ TEST(UnitCache, WhatWasReadAheadIsNotReadAgain) {
   Bench bench(4, 2);
   const std::array<std::uint16_t, 3> guesses = {5, 6, 7};
   const std::array<UnitCache::Want, 1> wants = {{{1, 1}}};
-  bench.cache->begin(0, wants, UnitCache::Admission::always, 1);
+  bench.cache->begin(0, wants, 1);
   bench.cache->look_ahead(1, guesses, 2);
   std::array<Lease, 1> lease;
   while (bench.cache->next(lease) != 0) lease[0] = Lease();
@@ -127,7 +127,7 @@ TEST(UnitCache, LookAheadWaitsForTheDemandOfTheLayer) {
   Bench bench(4, 2, CachePolicy::lfru, &faults);
   const std::array<std::uint16_t, 1> guesses = {5};
   const std::array<UnitCache::Want, 2> wants = {{{1, 1}, {2, 1}}};
-  bench.cache->begin(0, wants, UnitCache::Admission::always, 1);
+  bench.cache->begin(0, wants, 1);
   bench.cache->look_ahead(1, guesses, 8);
   EXPECT_EQ(bench.cache->statistics().n_ahead, 0u);
   std::array<Lease, 2> leases;
@@ -150,7 +150,7 @@ TEST(UnitCache, WrongGuessesCostNothingButTheirReads) {
       for (std::uint32_t layer = 0; layer < bench.model.n_layers; ++layer) {
         const std::array<UnitCache::Want, 2> wants = {{{static_cast<std::uint32_t>(random() % 4), 1},
                                                        {static_cast<std::uint32_t>(4 + random() % 4), 1}}};
-        bench.cache->begin(layer, wants, UnitCache::Admission::always, now);
+        bench.cache->begin(layer, wants, now);
         const std::array<std::uint16_t, 3> guesses = {static_cast<std::uint16_t>(random() % 3),
                                                       static_cast<std::uint16_t>(3 + random() % 3), 7};
         bench.cache->look_ahead((layer + 1) % bench.model.n_layers, guesses, random() % 4);
@@ -321,7 +321,7 @@ TEST(UnitCache, KeepsWhatADeviceHasNotComputedYet) {
     std::vector<UnitCache::Want> wants;
     for (std::uint32_t expert = random() % 3; expert < 8; expert += 1 + random() % 3)
       wants.push_back({expert, 1});
-    bench.cache->begin(layer, wants, UnitCache::Admission::always, now);
+    bench.cache->begin(layer, wants, now);
     std::array<Lease, 1> lease;
     while (bench.cache->next(lease) != 0) {
       bench.expect_right_bytes(layer, lease[0]);
@@ -353,6 +353,24 @@ TEST(UnitCache, CountsTheBytesOfItsMisses) {
   const std::uint64_t unit = bench.map.layers[0].weight_bytes;
   EXPECT_EQ(bench.store->queue().statistics().requested_bytes - before,
             bench.cache->statistics().n_misses * unit);
+}
+
+TEST(UnitCache, APromptBesideDecodingRowsDisplacesOnlyWhatScoresLower) {
+  Bench bench(4, 4);
+  // Four experts are in use and fill the layer's slots.
+  for (std::uint64_t now = 1; now <= 8; ++now) bench.fetch(0, {0, 1, 2, 3}, now);
+  const std::vector<UnitCache::Want> wants = {
+      {0, 1, Admission::always}, {5, 1, Admission::if_better}, {6, 1, Admission::always}};
+  bench.cache->begin(0, wants, 9);
+  std::array<Lease, 4> leases;
+  while (const std::size_t n = bench.cache->next(leases)) {
+    for (std::size_t i = 0; i < n; ++i) leases[i] = Lease();
+  }
+  const std::uint64_t n_misses = bench.cache->statistics().n_misses;
+  bench.fetch(0, {6}, 10);
+  EXPECT_EQ(bench.cache->statistics().n_misses, n_misses) << "what the decoding row used was not kept";
+  bench.fetch(0, {5}, 11);
+  EXPECT_EQ(bench.cache->statistics().n_misses, n_misses + 1) << "what the prompt used took a slot";
 }
 
 }  // namespace

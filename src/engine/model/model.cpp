@@ -94,6 +94,10 @@ Sequence Model::new_sequence() {
 void Model::step(std::span<const StepItem> items, const LogitsSink& sink) {
   impl_->step(items, sink);
 }
+
+std::vector<ItemFailure> Model::pass(std::span<const StepItem> items, const LogitsSink& sink) {
+  return impl_->pass(items, sink);
+}
 void Model::set_cancel_flag(const std::atomic<bool>* flag) noexcept {
   impl_->cancel = flag;
 }

@@ -97,16 +97,35 @@ struct Model::Impl {
   std::unique_ptr<engine::KvPool> kv;
   std::unique_ptr<model::Forward> forward;
 
-  // Rows of the pass being assembled; sized for the largest pass when the model is opened.
-  std::vector<TokenId> pass_tokens;
-  std::vector<std::uint32_t> pass_positions;
-  std::vector<std::uint32_t> pass_sequence_of;  ///< Of each row: which of the next.
-  std::vector<kernels::SequenceView> pass_sequences;
-  std::vector<std::uint32_t> pass_logits_rows;
-  struct RowOrigin {
-    std::size_t item, token;
+  /// The rows of the pass being assembled.
+  struct PassItems {
+    std::vector<TokenId> tokens;
+    std::vector<std::uint32_t> positions;
+    std::vector<std::uint32_t> sequence_of;  ///< Of each row: which of the next.
+    std::vector<model::RowKind> kinds;
+    std::vector<kernels::SequenceView> sequences;
+    std::vector<const std::atomic<bool>*> cancels;  ///< Of each sequence.
+    std::vector<std::uint32_t> logits_rows;
+    struct Origin {
+      std::size_t item, token;
+    };
+    std::vector<Origin> origins;  ///< Of each row in logits_rows.
+    struct Part {
+      std::size_t item;
+      Sequence::Impl* sequence;
+      std::uint32_t n_rows, n_guesses;
+    };
+    std::vector<Part> parts;  ///< Of each sequence.
+    bool is_decode = true;    ///< All items decode.
+
+    void clear();
+    /// So that nothing grows while passes are computed.
+    void reserve(std::uint32_t n_rows, std::uint32_t n_sequences);
+    /// Adds tokens [first, first + n) of an item.
+    void add(const StepItem& item, Sequence::Impl& sequence, std::size_t item_idx, std::size_t first,
+             std::size_t n, bool wants_logits);
   };
-  std::vector<RowOrigin> pass_origins;      ///< Of each row in pass_logits_rows.
+  PassItems rows;
   std::vector<std::uint16_t> pass_routing;  ///< What Forward logs when somebody observes the routing.
   engine::Heat heat;
   std::optional<HeatForecast> heat_forecast;  ///< From what the file said when the model was opened.
@@ -135,11 +154,11 @@ struct Model::Impl {
   void check_items(std::span<const StepItem> items) const;
   /// Throws Error(kv_full) when the tokens of all items do not fit the pages that are free.
   void check_pages(std::span<const StepItem> items) const;
-  /// Adds tokens [first, first + n) of an item to the pass; returns how many of them are guesses.
-  std::size_t add_rows(const StepItem& item, Sequence::Impl& sequence, std::size_t item_idx,
-                       std::size_t first, std::size_t n, bool wants_logits);
-  /// `n_guesses` of the rows are guesses.
-  void run_pass(const LogitsSink& sink, bool is_decode, std::size_t n_guesses);
+  std::vector<ItemFailure> pass(std::span<const StepItem> items, const LogitsSink& sink);
+  /// Computes `rows`; the sequences of items that did not fail grow.
+  std::vector<ItemFailure> run_pass(const LogitsSink& sink);
+  /// Statistics, and what observers of the routing are told.
+  void count_pass(std::uint64_t elapsed_ns);
   void before_layer(std::uint32_t layer_idx);
   Stats stats() const;
 

@@ -475,12 +475,7 @@ void Opener::make_forward() {
 void Opener::reserve_rows() {
   impl_->sequences.reserve(impl_->plan.max_sequences);
   const std::uint32_t n_rows = impl_->plan.prefill_chunk;
-  impl_->pass_tokens.reserve(n_rows);
-  impl_->pass_positions.reserve(n_rows);
-  impl_->pass_sequence_of.reserve(n_rows);
-  impl_->pass_sequences.reserve(std::min(n_rows, impl_->plan.max_sequences));
-  impl_->pass_logits_rows.reserve(n_rows);
-  impl_->pass_origins.reserve(n_rows);
+  impl_->rows.reserve(n_rows, std::min(n_rows, impl_->plan.max_sequences));
   if (options_.on_routing && !parts().units.layers.empty()) {
     impl_->pass_routing.reserve(routed_per_row() * n_rows);
     impl_->forward->log_routing(&impl_->pass_routing);

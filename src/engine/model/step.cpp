@@ -1,6 +1,7 @@
 #include "engine/model/model_impl.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.hpp"
 #include "base/clock.hpp"
@@ -117,27 +118,73 @@ void Model::Impl::check_pages(std::span<const StepItem> items) const {
   }
 }
 
-std::size_t Model::Impl::add_rows(const StepItem& item, Sequence::Impl& sequence, std::size_t item_idx,
-                                  std::size_t first, std::size_t n, bool wants_logits) {
-  std::size_t n_guesses = 0;
+void Model::Impl::PassItems::clear() {
+  tokens.clear();
+  positions.clear();
+  sequence_of.clear();
+  kinds.clear();
+  sequences.clear();
+  cancels.clear();
+  logits_rows.clear();
+  origins.clear();
+  parts.clear();
+  is_decode = true;
+}
+
+void Model::Impl::PassItems::reserve(std::uint32_t n_rows, std::uint32_t n_sequences) {
+  tokens.reserve(n_rows);
+  positions.reserve(n_rows);
+  sequence_of.reserve(n_rows);
+  kinds.reserve(n_rows);
+  logits_rows.reserve(n_rows);
+  origins.reserve(n_rows);
+  sequences.reserve(n_sequences);
+  cancels.reserve(n_sequences);
+  parts.reserve(n_sequences);
+}
+
+void Model::Impl::PassItems::add(const StepItem& item, Sequence::Impl& sequence, std::size_t item_idx,
+                                 std::size_t first, std::size_t n, bool wants_logits) {
   const std::uint32_t start = sequence.n_tokens;
   sequence.kv.reserve(start, start + static_cast<std::uint32_t>(n));
-  const auto place = static_cast<std::uint32_t>(pass_sequences.size());
-  pass_sequences.push_back(sequence.kv.view());
+  const auto place = static_cast<std::uint32_t>(sequences.size());
+  sequences.push_back(sequence.kv.view());
+  cancels.push_back(item.cancel);
+  const std::size_t n_left = item.tokens.size() - first - n;
+  const std::size_t n_guesses = std::min(n, item.n_guesses - std::min<std::size_t>(item.n_guesses, n_left));
+  parts.push_back(
+      {item_idx, &sequence, static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(n_guesses)});
+  const bool decodes = item.tokens.size() == 1 + item.n_guesses;
+  is_decode = is_decode && decodes;
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t token_idx = first + i;
     const bool wanted = item.logits == LogitsWanted::all ||
                         (item.logits == LogitsWanted::last && token_idx + 1 == item.tokens.size());
     if (wanted && wants_logits) {
-      pass_logits_rows.push_back(static_cast<std::uint32_t>(pass_tokens.size()));
-      pass_origins.push_back({item_idx, token_idx});
+      logits_rows.push_back(static_cast<std::uint32_t>(tokens.size()));
+      origins.push_back({item_idx, token_idx});
     }
-    pass_positions.push_back(start + static_cast<std::uint32_t>(i));
-    pass_sequence_of.push_back(place);
-    pass_tokens.push_back(item.tokens[token_idx]);
-    if (token_idx + item.n_guesses >= item.tokens.size()) ++n_guesses;
+    positions.push_back(start + static_cast<std::uint32_t>(i));
+    sequence_of.push_back(place);
+    kinds.push_back(decodes ? model::RowKind::decode : model::RowKind::prompt);
+    tokens.push_back(item.tokens[token_idx]);
   }
-  return n_guesses;
+}
+
+std::vector<ItemFailure> Model::Impl::pass(std::span<const StepItem> items, const LogitsSink& sink) {
+  const Busy busy(*this, "Model::pass()");
+  if (items.empty()) return {};
+  check_items(items);
+  n_step_tokens = n_step_done = 0;
+  for (const StepItem& item : items) n_step_tokens += item.tokens.size();
+  if (n_step_tokens > plan.prefill_chunk) {
+    base::fail(ErrorCode::invalid_argument, "a pass of {} tokens was asked for, at most {} are possible",
+               n_step_tokens, plan.prefill_chunk);
+  }
+  rows.clear();
+  for (std::size_t i = 0; i < items.size(); ++i)
+    rows.add(items[i], *items[i].sequence->impl_, i, 0, items[i].tokens.size(), static_cast<bool>(sink));
+  return run_pass(sink);
 }
 
 void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) {
@@ -147,77 +194,94 @@ void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) 
   // A callback may move or destroy the caller's objects.
   std::vector<Sequence::Impl*> sequences_of(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) sequences_of[i] = items[i].sequence->impl_.get();
-  const bool is_decode = std::all_of(items.begin(), items.end(), [](const StepItem& item) {
-    return item.tokens.size() == 1 + item.n_guesses;
-  });
   n_step_tokens = n_step_done = 0;
   for (const StepItem& item : items) n_step_tokens += item.tokens.size();
 
   // Fills passes with rows of the items in order. A sequence's pages are reserved pass by pass and its length
   // moves only when the pass is complete, so a failure leaves it as the last complete pass did.
-  std::vector<std::uint32_t> n_added(items.size(), 0);
+  std::vector<ItemFailure> failures;
   std::size_t item_idx = 0, token_idx = 0;
   while (item_idx < items.size()) {
-    pass_tokens.clear();
-    pass_positions.clear();
-    pass_sequence_of.clear();
-    pass_sequences.clear();
-    pass_logits_rows.clear();
-    pass_origins.clear();
-    std::size_t n_guesses = 0;
-    const std::size_t first_item = item_idx;
-    std::size_t end_item = first_item;
-    while (item_idx < items.size() && pass_tokens.size() < plan.prefill_chunk) {
+    rows.clear();
+    while (item_idx < items.size() && rows.tokens.size() < plan.prefill_chunk) {
       const StepItem& item = items[item_idx];
       const std::size_t size = item.tokens.size();
-      const std::size_t n = std::min<std::size_t>(size - token_idx, plan.prefill_chunk - pass_tokens.size());
-      n_guesses += add_rows(item, *sequences_of[item_idx], item_idx, token_idx, n, static_cast<bool>(sink));
+      const std::size_t n = std::min<std::size_t>(size - token_idx, plan.prefill_chunk - rows.tokens.size());
+      rows.add(item, *sequences_of[item_idx], item_idx, token_idx, n, static_cast<bool>(sink));
       token_idx += n;
-      n_added[item_idx] = static_cast<std::uint32_t>(n);
-      end_item = item_idx + 1;
       if (token_idx < size) break;
       ++item_idx;
       token_idx = 0;
     }
-    run_pass(sink, is_decode, n_guesses);
-    n_step_done += pass_tokens.size();
-    for (std::size_t i = first_item; i < end_item; ++i) {
-      Sequence::Impl& sequence = *sequences_of[i];
-      sequence.n_tokens += n_added[i];
-      sequence.kv.leave_behind(sequence.n_tokens);
+    for (ItemFailure& failure : run_pass(sink)) {
+      if (failure.item == item_idx) {  // What is left of its tokens has nothing to follow.
+        ++item_idx;
+        token_idx = 0;
+      }
+      failures.push_back(std::move(failure));
     }
   }
+  if (!failures.empty()) throw Error(failures.front().code, failures.front().message);
 }
 
 void Model::Impl::before_layer(std::uint32_t layer_idx) {
   if (tiers == nullptr && cache != nullptr) pressure->govern(0);
   if (!progress) return;
   const double layers = static_cast<double>(layer_idx) / prepared->spec().n_layers();
-  progress(static_cast<double>(n_step_done) + layers * static_cast<double>(pass_tokens.size()),
+  progress(static_cast<double>(n_step_done) + layers * static_cast<double>(rows.tokens.size()),
            n_step_tokens);
 }
 
-void Model::Impl::run_pass(const LogitsSink& sink, bool is_decode, std::size_t n_guesses) {
+std::vector<ItemFailure> Model::Impl::run_pass(const LogitsSink& sink) {
   const std::uint64_t start = base::now_ns();
   std::uint64_t sink_ns = 0;
   const auto receive = [&](std::size_t index, std::span<const float> logits) {
     const std::uint64_t before = base::now_ns();
-    sink(pass_origins[index].item, pass_origins[index].token, logits);
+    sink(rows.origins[index].item, rows.origins[index].token, logits);
     sink_ns += base::now_ns() - before;
   };
+  // What a short turn of a chat uses is worth keeping, too.
+  constexpr std::size_t k_few_rows = model::LiveRows::k_max_decode_rows;
+  if (rows.tokens.size() <= k_few_rows)
+    std::fill(rows.kinds.begin(), rows.kinds.end(), model::RowKind::decode);
   pass_routing.clear();
-  forward->run(
-      {pass_tokens, {pass_positions, pass_sequence_of, pass_sequences, kv->regions()}, pass_logits_rows},
-      cancel, receive);
-  const std::uint64_t elapsed = base::now_ns() - start - sink_ns;
-  (is_decode ? n_decode_tokens : n_prefill_tokens) += pass_tokens.size() - n_guesses;
-  if (is_decode) ++n_decode_passes;
-  (is_decode ? decode_ns : prefill_ns) += elapsed;
-  if (!pass_routing.empty()) {
-    options.on_routing({is_decode && n_guesses == 0, static_cast<std::uint32_t>(pass_tokens.size()),
-                        static_cast<std::uint32_t>(prepared->units.layers.size()),
-                        prepared->spec().n_experts_used(), pass_routing});
+  std::vector<model::SequenceFailure> failed =
+      forward->run({rows.tokens,
+                    {rows.positions, rows.sequence_of, rows.sequences, kv->regions()},
+                    rows.logits_rows,
+                    rows.kinds,
+                    rows.cancels},
+                   cancel, receive);
+  const std::uint64_t elapsed_ns = base::now_ns() - start - sink_ns;
+  std::vector<ItemFailure> failures;
+  for (model::SequenceFailure& failure : failed) {
+    failures.push_back({rows.parts[failure.sequence].item, failure.code, std::move(failure.message)});
+    rows.parts[failure.sequence].n_rows = rows.parts[failure.sequence].n_guesses = 0;
   }
+  for (const PassItems::Part& part : rows.parts) {
+    part.sequence->n_tokens += part.n_rows;
+    if (part.n_rows != 0) part.sequence->kv.leave_behind(part.sequence->n_tokens);
+  }
+  n_step_done += rows.tokens.size();
+  count_pass(elapsed_ns);
+  return failures;
+}
+
+void Model::Impl::count_pass(std::uint64_t elapsed_ns) {
+  std::size_t n_rows = 0, n_guesses = 0;
+  for (const PassItems::Part& part : rows.parts) {
+    n_rows += part.n_rows;
+    n_guesses += part.n_guesses;
+  }
+  if (n_rows == 0) return;
+  (rows.is_decode ? n_decode_tokens : n_prefill_tokens) += n_rows - n_guesses;
+  if (rows.is_decode) ++n_decode_passes;
+  (rows.is_decode ? decode_ns : prefill_ns) += elapsed_ns;
+  // Where rows were cut out, layers have logged different numbers of them.
+  if (pass_routing.empty() || n_rows != rows.tokens.size()) return;
+  options.on_routing({rows.is_decode && n_guesses == 0, static_cast<std::uint32_t>(rows.tokens.size()),
+                      static_cast<std::uint32_t>(prepared->units.layers.size()),
+                      prepared->spec().n_experts_used(), pass_routing});
 }
 
 }  // namespace sluice

@@ -76,7 +76,7 @@ void MoeBlock::needs(Needs& needs, std::uint32_t n_rows) const {
   needs.hidden(spec_.expert.width);
   if (shared_) shared_->needs(needs, n_rows);
   // While this layer's experts are fetched the next layer with experts, which is like this one, guesses.
-  const std::uint32_t n_ahead = std::min(n_rows, k_max_decode_rows);
+  const std::uint32_t n_ahead = std::min(n_rows, LiveRows::k_max_decode_rows);
   needs.arena.rows(n_ahead, n_embd_);
   take_routing(needs.arena, n_ahead);
   needs.arena.list<std::uint16_t>(std::size_t{n_ahead} * spec_.router.n_used);
@@ -105,20 +105,35 @@ void MoeBlock::group(const Buffers& buffers, std::uint32_t n_rows) const {
   begin[0] = 0;
 }
 
-std::span<const UnitCache::Want> MoeBlock::list_wants(const Buffers& buffers, std::uint32_t n_rows) const {
+std::span<const UnitCache::Want> MoeBlock::list_wants(const LiveRows& rows, const Buffers& buffers) const {
+  using residency::Admission;
   const Groups& groups = buffers.groups;
   std::size_t n = 0;
-  if (n_rows == 1) {
+  if (rows.n_rows() == 1) {
+    const Admission admission = rows.kind(0) == RowKind::decode ? Admission::always : Admission::if_better;
     for (std::uint32_t rank = 0; rank < spec_.router.n_used; ++rank)
-      groups.wants[n++] = {buffers.routing.ids[rank], 1};
-  } else {
-    // By rising id, which is the order they lie in the file.
-    for (std::uint32_t expert = 0; expert < spec_.n_experts; ++expert) {
-      const std::uint32_t count = groups.begin[expert + 1] - groups.begin[expert];
-      if (count != 0) groups.wants[n++] = {expert, count};
-    }
+      groups.wants[n++] = {buffers.routing.ids[rank], 1, admission};
+    return groups.wants.first(n);
+  }
+  // By rising id, which is the order they lie in the file.
+  for (std::uint32_t expert = 0; expert < spec_.n_experts; ++expert) {
+    const auto of_expert =
+        groups.in_rows.subspan(groups.begin[expert], groups.begin[expert + 1] - groups.begin[expert]);
+    if (of_expert.empty()) continue;
+    const bool decodes = std::any_of(of_expert.begin(), of_expert.end(),
+                                     [&](std::uint32_t row) { return rows.kind(row) == RowKind::decode; });
+    groups.wants[n++] = {expert, static_cast<std::uint32_t>(of_expert.size()),
+                         decodes ? Admission::always : Admission::if_better};
   }
   return groups.wants.first(n);
+}
+
+void MoeBlock::fail_rows(Pass& pass, const Buffers& buffers) const {
+  const Groups& groups = buffers.groups;
+  for (const residency::UnitFailure& failure : pass.cache->failures()) {
+    for (std::uint32_t i = groups.begin[failure.expert]; i < groups.begin[failure.expert + 1]; ++i)
+      pass.rows.fail(pass.rows.sequence_of(groups.in_rows[i]), failure.code, failure.message);
+  }
 }
 
 void MoeBlock::guess(Pass& pass, Rows x) {
@@ -141,7 +156,7 @@ void MoeBlock::guess(Pass& pass, Rows x) {
 
 void MoeBlock::run_experts(Pass& pass, Rows x, const Buffers& buffers) const {
   const Groups& groups = buffers.groups;
-  const auto wants = list_wants(buffers, x.n_rows);
+  const auto wants = list_wants(pass.rows, buffers);
   // A batch shares the worker threads. It stays small when many experts pass through few slots, so that reads
   // go on while it is computed.
   constexpr std::size_t k_max_batch = 16;
@@ -152,13 +167,11 @@ void MoeBlock::run_experts(Pass& pass, Rows x, const Buffers& buffers) const {
   const std::size_t batch = wants.size() <= k_max_batch ? k_max_batch : 2;
   pass.weight_bytes += wants.size() * units.weight_bytes;
   UnitCache& cache = *pass.cache;
-  cache.begin(pass.layer_idx, wants,
-              pass.is_decoding() ? UnitCache::Admission::always : UnitCache::Admission::if_better, pass.now);
+  cache.begin(pass.layer_idx, wants, pass.now);
   const FetchGuard guard(cache);
   pass.look_ahead();
   pass.ops.begin_experts(x);
   while (const std::size_t n = cache.next(std::span(leases).first(batch))) {
-    cache.require_all();
     pass.check_cancel();
     for (std::size_t i = 0; i < n; ++i) {
       const std::uint32_t expert = leases[i].expert();
@@ -172,7 +185,7 @@ void MoeBlock::run_experts(Pass& pass, Rows x, const Buffers& buffers) const {
     for (std::size_t i = 0; i < n; ++i) leases[i] = Lease();
     pass.let_others_work();
   }
-  cache.require_all();
+  fail_rows(pass, buffers);
 }
 
 void MoeBlock::run_shared(Pass& pass, Rows x, const Buffers& buffers, Rows sum, float scale) const {

@@ -44,7 +44,9 @@ class MoeBlock final : public Block {
   void route(Pass& pass, kernels::Rows x, const Routing& routing) const;
   void group(const Buffers& buffers, std::uint32_t n_rows) const;
   /// Which experts are wanted, in the order in which they should be read.
-  std::span<const residency::UnitCache::Want> list_wants(const Buffers& buffers, std::uint32_t n_rows) const;
+  std::span<const residency::UnitCache::Want> list_wants(const LiveRows& rows, const Buffers& buffers) const;
+  /// Gives up the sequences whose rows want an expert that could not be read.
+  void fail_rows(Pass& pass, const Buffers& buffers) const;
   void run_experts(Pass& pass, kernels::Rows x, const Buffers& buffers) const;
   void run_shared(Pass& pass, kernels::Rows x, const Buffers& buffers, kernels::Rows sum, float scale) const;
 
