@@ -154,6 +154,70 @@ struct Q5K {
   }
 };
 
+#ifdef SLUICE_ROW_DOT_256
+
+template <class Format, bool HasFifthBit>
+struct K4RowDot256 {
+  static SLUICE_NOINLINE void run(const std::uint8_t* p, std::size_t stride, const XView& x,
+                                  float* sums) noexcept {
+    alignas(32) std::int32_t scales[8][k_lanes];  // pairs of equal 16-bit integers
+    const Quad head = transpose(p, stride);
+    const Ints six = set8(0x3F), mask = set8(0x0F), top = set8(0x30), fifth = set8(0x10);
+    const Ints scale[2] = {bit_and(head.v1, six), and_or(srl32<2>(head.v1), top, bit_and(head.v3, mask))};
+    const Ints min[2] = {bit_and(head.v2, six),
+                         and_or(srl32<2>(head.v2), top, bit_and(srl32<4>(head.v3), mask))};
+    Ints low = zero();
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      store(scales[4 * i], pick<0, -1, 0, -1>(scale[i]));
+      store(scales[4 * i + 1], pick<1, -1, 1, -1>(scale[i]));
+      store(scales[4 * i + 2], pick<2, -1, 2, -1>(scale[i]));
+      store(scales[4 * i + 3], pick<3, -1, 3, -1>(scale[i]));
+      low = dot16(low, pick<0, -1, 0, -1>(min[i]), broadcast32(x.sum + 16 * i));
+      low = dot16(low, pick<1, -1, 1, -1>(min[i]), broadcast32(x.sum + 16 * i + 4));
+      low = dot16(low, pick<2, -1, 2, -1>(min[i]), broadcast32(x.sum + 16 * i + 8));
+      low = dot16(low, pick<3, -1, 3, -1>(min[i]), broadcast32(x.sum + 16 * i + 12));
+    }
+    Ints total[k_lanes];
+    const std::uint8_t* row = p;
+    for (int r = 0; r < k_lanes; ++r, row += stride) {
+      const Ints high = HasFifthBit ? load_any(row + 16) : zero();  // bit s: fifth bit of sub-block s
+      Ints acc = zero();
+#pragma GCC unroll 4
+      for (int c = 0; c < 4; ++c) {
+        const Ints v = load_any(row + (HasFifthBit ? 48 : 16) + 32 * c);
+        Ints a = bit_and(v, mask), b = bit_and(srl32<4>(v), mask);
+        if constexpr (HasFifthBit) {
+          a = and_or(c == 0   ? sll32<4>(high)
+                     : c == 1 ? sll32<2>(high)
+                     : c == 2 ? high
+                              : srl32<2>(high),
+                     fifth, a);
+          b = and_or(c == 0   ? sll32<3>(high)
+                     : c == 1 ? sll32<1>(high)
+                     : c == 2 ? srl32<1>(high)
+                              : srl32<3>(high),
+                     fifth, b);
+        }
+        acc = dot16(acc, pairs(a, load(x.q + 64 * c)), broadcast32(&scales[2 * c][r]));
+        acc = dot16(acc, pairs(b, load(x.q + 64 * c + 32)), broadcast32(&scales[2 * c + 1][r]));
+      }
+      total[r] = acc;
+    }
+    const Floats d_x = broadcast_float(x.d);
+    const Floats y = fma(to_float(Folded(total).both()), mulf(half_to_float(head.v0), d_x), loadf(sums));
+    storef(sums, fnma(to_float(low), mulf(half_to_float(srl32<16>(head.v0)), d_x), y));
+  }
+};
+
+template <>
+struct RowDot<Q4K> : K4RowDot256<Q4K, false> {};
+
+template <>
+struct RowDot<Q5K> : K4RowDot256<Q5K, true> {};
+
+#endif
+
 #ifdef SLUICE_AVX512_ROW_DOT
 
 /// Q4_K and Q5_K: eight sub-blocks of 32 with 6-bit scales and minimums.

@@ -72,6 +72,54 @@ struct Q6K {
   }
 };
 
+#ifdef SLUICE_ROW_DOT_256
+
+template <>
+struct RowDot<Q6K> {
+  /// Words 2 I and 2 I + 1 of both halves of the vector, the first in the lower half and the second in the
+  /// upper.
+  template <int I>
+  static SLUICE_INLINE Ints scale_runs(Ints words) noexcept {
+    constexpr auto word = [](int w) {
+      return static_cast<int>(0x01000100u + 0x02020202u * static_cast<unsigned>(w));
+    };
+    const Ints index = _mm256_inserti128_si256(set32(word(2 * I)), _mm_set1_epi32(word(2 * I + 1)), 1);
+    return _mm256_shuffle_epi8(words, index);
+  }
+  static SLUICE_NOINLINE void run(const std::uint8_t* p, std::size_t stride, const XView& x,
+                                  float* sums) noexcept {
+    alignas(16) std::uint16_t d[k_lanes];
+    const Ints mask = set8(0x0F), top = set8(0x30), x_sums = load_any(x.sum);
+    Ints total[k_lanes];
+    const std::uint8_t* row = p;
+    for (int r = 0; r < k_lanes; ++r, row += stride) {
+      d[r] = load_u16(row + 208);
+      const Ints s = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 192)));
+      Ints acc = sub32(zero(), sll32<5>(_mm256_madd_epi16(s, x_sums)));
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {  // of 128 elements
+        const Ints scales = _mm256_permute4x64_epi64(s, half == 0 ? 0x44 : 0xEE);
+        const Ints a = load_any(row + 64 * half), b = load_any(row + 64 * half + 32);
+        const Ints h = load_any(row + 128 + 32 * half);
+        const std::uint8_t* q = x.q + 128 * half;
+        const Ints w0 = and_or(sll32<4>(h), top, bit_and(a, mask));
+        const Ints w1 = and_or(sll32<2>(h), top, bit_and(b, mask));
+        const Ints w2 = and_or(h, top, bit_and(srl32<4>(a), mask));
+        const Ints w3 = and_or(srl32<2>(h), top, bit_and(srl32<4>(b), mask));
+        acc = dot16(acc, pairs(w0, load(q)), scale_runs<0>(scales));
+        acc = dot16(acc, pairs(w1, load(q + 32)), scale_runs<1>(scales));
+        acc = dot16(acc, pairs(w2, load(q + 64)), scale_runs<2>(scales));
+        acc = dot16(acc, pairs(w3, load(q + 96)), scale_runs<3>(scales));
+      }
+      total[r] = acc;
+    }
+    const Floats d_w = mulf(halves_to_floats(d), broadcast_float(x.d));
+    storef(sums, fma(to_float(Folded(total).both()), d_w, loadf(sums)));
+  }
+};
+
+#endif
+
 #ifdef SLUICE_AVX512_ROW_DOT
 
 struct Q6KRowDot {

@@ -66,6 +66,34 @@ struct Q8_0 {
   }
 };
 
+#ifdef SLUICE_ROW_DOT_256
+
+template <>
+struct RowDot<Q8_0> {
+  static SLUICE_NOINLINE void run(const std::uint8_t* p, std::size_t stride, const XView& x,
+                                  std::size_t n_blocks, float* sums) noexcept {
+    alignas(16) std::uint16_t d[k_lanes];
+    Floats y = loadf(sums);
+    for (std::size_t b = 0; b < n_blocks; ++b) {
+      const Ints q = load(x.q + 32 * b);
+      const std::uint8_t* row = p + b * Q8_0::k_block_bytes;
+      Ints total[k_lanes];
+#pragma GCC unroll 8
+      for (int r = 0; r < k_lanes; ++r, row += stride) {
+        d[r] = load_u16(row);
+        total[r] = dot4_of<Q8_0>(zero(), bias_wide(load_any(row + 2)), q);
+      }
+      Ints dot = Folded(total).both();
+      if constexpr (Q8_0::k_offset != 0)
+        dot = add32(dot, negative_multiple<Q8_0::k_offset>(broadcast32(x.sum + 4 * b)));
+      y = fma(to_float(dot), mulf(halves_to_floats(d), broadcast_float(x.d + 4 * b)), y);
+    }
+    storef(sums, y);
+  }
+};
+
+#endif
+
 #ifdef SLUICE_AVX512_ROW_DOT
 
 struct Q8_0RowDot {

@@ -1,7 +1,7 @@
 #pragma once
 
-// The driver of the 8-bit kernels. Include after panel_dot.hpp and, where k_row_dot, the
-// RowDot of the set.
+// The driver of the 8-bit kernels. Include after the formats.
+// One activation row goes to RowDot on sets and for formats that have it (k_row_dot).
 //
 // k_panels * k_lanes weight rows are decoded once, 256 elements at a time, into panels on the stack; every
 // activation row is then multiplied with the panels.
@@ -30,6 +30,7 @@ constexpr std::size_t next_tile_ahead() noexcept {
 template <class Format>
 struct KStep {
   using Panel = KPanel;
+  using ByRows = RowDot<Format>;
   static constexpr ActivationFormat k_activation = ActivationFormat::q8_256;
   static constexpr std::size_t k_bytes = Format::k_block_bytes;  ///< Weight bytes of a full step.
   static constexpr std::size_t k_block_bytes = Format::k_block_bytes, k_block_elements = 256;
@@ -60,6 +61,7 @@ struct Q32Step {
     }
   }
   using Panel = Q32Panel;
+  using ByRows = RowDot<Format>;
   static constexpr ActivationFormat k_activation = ActivationFormat::q8_32;
   static constexpr std::size_t k_block_bytes = Format::k_block_bytes, k_block_elements = block_elements();
   static constexpr std::size_t k_bytes = 256 / k_block_elements * k_block_bytes;
@@ -201,7 +203,10 @@ SLUICE_NOINLINE void gemm_rows(const Task& task, std::size_t n_rows, std::size_t
 
   XView view{task.x, task.x + task.layout.scale_offset, task.x + task.layout.sum_offset, task.x_row_bytes};
   const std::uint8_t* w = task.w;
-  const bool by_rows = k_row_dot && P == 1 && task.n_x == 1;
+  constexpr bool has_row_dot = k_row_dot && requires {
+    sizeof(typename Step::ByRows);
+  };
+  const bool by_rows = has_row_dot && P == 1 && task.n_x == 1;
   const AskAhead<Step> ahead(task, n_rows, n_next, by_rows);
   for (std::size_t column = 0; column < task.n_cols; column += k_step_elements) {
     const std::size_t rest = task.n_cols - column;
@@ -217,7 +222,7 @@ SLUICE_NOINLINE void gemm_rows(const Task& task, std::size_t n_rows, std::size_t
       last = copy;
       last_stride = Step::k_bytes;
     }
-    if constexpr (k_row_dot && P == 1) {
+    if constexpr (has_row_dot && P == 1) {
       if (by_rows) Step::by_rows(last, last_stride, view, n_blocks, sums);
     }
     if (!by_rows) {

@@ -6,6 +6,7 @@
 #include "kernels/simd/pack.hpp"
 #include "kernels/simd/pack_grid.hpp"
 #include "kernels/simd/panel_dot.hpp"
+#include "kernels/x86/row_dot_256.hpp"
 #define SLUICE_VECTOR_FORMATS
 #include "kernels/formats/all.hpp"
 #include "kernels/simd/gemm_int8.hpp"

@@ -9,6 +9,7 @@
 #include "kernels/simd/panel_dot.hpp"
 #include "kernels/simd/fused_dot.hpp"
 #include "kernels/simd/row_dot_fused.hpp"
+#include "kernels/x86/row_dot_256.hpp"
 #define SLUICE_VECTOR_FORMATS
 #include "kernels/formats/all.hpp"
 #include "kernels/simd/gemm_int8.hpp"

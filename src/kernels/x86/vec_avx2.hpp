@@ -25,7 +25,7 @@ SLUICE_INLINE Ints signed_scale(Ints v) noexcept {
   return sra16<8>(pick<-1, B, -1, B>(v));
 }
 
-constexpr bool k_row_dot = false;  ///< One activation row takes the way of many.
+constexpr bool k_row_dot = true;  ///< For the formats that have a RowDot.
 constexpr bool k_row_dot_asks = false;
 /// acc + a.lo * b.lo + a.hi * b.hi of the 16-bit halves of each lane.
 SLUICE_INLINE Ints dot16(Ints acc, Ints a, Ints b) noexcept {
@@ -35,6 +35,16 @@ SLUICE_INLINE Ints dot16(Ints acc, Ints a, Ints b) noexcept {
 /// acc + the dot product of the 4 bytes of each lane, unsigned times signed; two products must fit 16 bits.
 SLUICE_INLINE Ints dot4(Ints acc, Ints w, Ints x) noexcept {
   return dot16(acc, _mm256_maddubs_epi16(w, x), set16(1));
+}
+
+/// acc + the dot product of stored values of a format, which are signed where it is wide.
+template <class Format>
+SLUICE_INLINE Ints dot4_of(Ints acc, Ints w, Ints x) noexcept {
+  if constexpr (Format::k_wide) {
+    return dot16(acc, _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w)), set16(1));
+  } else {
+    return dot4(acc, w, x);
+  }
 }
 
 /// Groups whose maddubs results can be added in 16 bits: each is at most 2 * max * 127.

@@ -33,6 +33,11 @@ constexpr bool k_row_dot_asks = false;
 SLUICE_INLINE Ints dot4(Ints acc, Ints w, Ints x) noexcept {
   return _mm256_dpbusd_avx_epi32(acc, w, x);
 }
+/// The same with the stored values of a format.
+template <class Format>
+SLUICE_INLINE Ints dot4_of(Ints acc, Ints w, Ints x) noexcept {
+  return dot4(acc, w, x);
+}
 /// acc + a.lo * b.lo + a.hi * b.hi of the 16-bit halves of each lane.
 SLUICE_INLINE Ints dot16(Ints acc, Ints a, Ints b) noexcept {
   return _mm256_dpwssd_avx_epi32(acc, a, b);
