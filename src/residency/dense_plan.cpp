@@ -1,10 +1,14 @@
 #include "residency/dense_plan.hpp"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace sluice::residency {
 namespace {
+
+/// Kinds of blocks in the order in which they give way.
+constexpr std::array k_release_roles = {Role::dense_ffn, Role::shared_expert, Role::attention};
 
 /// Pins as many blocks of `role` as fit, evenly spaced; returns what is left of `bytes`.
 std::uint64_t pin_spaced(std::span<const DenseBlockFacts> blocks, Role role, std::uint64_t bytes,
@@ -32,8 +36,9 @@ std::uint64_t pin_spaced(std::span<const DenseBlockFacts> blocks, Role role, std
 
 std::vector<bool> choose_pinned_blocks(std::span<const DenseBlockFacts> blocks, std::uint64_t bytes) {
   std::vector<bool> pinned(blocks.size(), false);
-  std::uint64_t left = pin_spaced(blocks, Role::attention, bytes, pinned);
-  left = pin_spaced(blocks, Role::dense_ffn, left, pinned);
+  std::uint64_t left = bytes;
+  for (auto role = k_release_roles.rbegin(); role != k_release_roles.rend(); ++role)
+    left = pin_spaced(blocks, *role, left, pinned);
   // Blocks differ in size: what the even choice left over may still hold a smaller one.
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (pinned[i] || blocks[i].bytes > left) continue;
@@ -45,7 +50,7 @@ std::vector<bool> choose_pinned_blocks(std::span<const DenseBlockFacts> blocks, 
 
 std::vector<std::uint32_t> release_order(std::span<const DenseBlockFacts> blocks) {
   std::vector<std::uint32_t> order;
-  for (const Role role : {Role::dense_ffn, Role::attention}) {
+  for (const Role role : k_release_roles) {
     // Halving again and again is counting with the bits of each number turned around.
     std::vector<std::pair<std::uint32_t, std::uint32_t>> turned;
     std::uint32_t n_seen = 0;

@@ -107,6 +107,20 @@ TEST(DensePlan, NoMoreBlocksGiveWayThanMust) {
   }
 }
 
+TEST(DensePlan, SharedExpertsAreKeptBeforeDenseBlocksAndGiveWayAfterThem) {
+  std::vector<DenseBlockFacts> blocks;
+  for (int layer = 0; layer < 4; ++layer) {
+    blocks.push_back({Role::attention, 10});
+    blocks.push_back({layer == 0 ? Role::dense_ffn : Role::shared_expert, 20});
+  }
+  const auto pinned = choose_pinned_blocks(blocks, 40 + 60);
+  EXPECT_EQ(pinned, (std::vector<bool>{true, false, true, true, true, true, true, true}));
+  const auto order = release_order(blocks);
+  ASSERT_EQ(order.size(), blocks.size());
+  EXPECT_EQ(order.front(), 1u);
+  for (std::size_t i = 1; i < 4; ++i) EXPECT_EQ(blocks[order[i]].role, Role::shared_expert);
+}
+
 TEST(DensePlan, NoBlocksIsNoChoice) {
   EXPECT_TRUE(choose_pinned_blocks({}, 1000).empty());
 }
