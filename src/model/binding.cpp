@@ -17,7 +17,8 @@ namespace {
 using gguf::TensorInfo;
 using gguf::TensorType;
 
-/// Names, or beginnings that end with a dot, of tensors that may stay unused, each with its reason.
+/// Names, beginnings that end with a dot, or ends that begin with one, of tensors that may stay unused, each
+/// with its reason.
 struct Harmless {
   std::string_view name;
   std::string_view reason;
@@ -26,6 +27,7 @@ constexpr std::array k_harmless = {
     Harmless{"v.", "sees images, which are not read here"},
     Harmless{"a.", "hears sound, which is not read here"},
     Harmless{"mm.", "brings images and sound to the text model"},
+    Harmless{".input_scale", "for activations of four bits; here they have eight"},
     Harmless{"attn_rot_embd", "rotation frequencies as the base gives them, in files of 2023"},
 };
 
@@ -33,6 +35,7 @@ bool is_harmless(const TensorInfo& tensor) noexcept {
   const std::string_view name = tensor.name;
   const std::string_view part = residency::parse_tensor_name(name).part;
   return std::any_of(k_harmless.begin(), k_harmless.end(), [&](const Harmless& entry) {
+    if (entry.name.starts_with('.')) return name.ends_with(entry.name);
     return entry.name.ends_with('.') ? name.starts_with(entry.name) : part == entry.name;
   });
 }
@@ -60,7 +63,7 @@ class Binder {
     }
     used_.insert(tensor);
     expect_shape(*tensor, need.n_in, need.n_out);
-    if (need.kind == TensorNeed::Kind::vector) {
+    if (need.is_floats()) {
       expect_floats(*tensor);
     } else {
       expect_weights(*tensor);

@@ -71,6 +71,7 @@ void Forward::receive_weights(const BoundTensors& tensors, std::uint32_t n_ctx) 
   token_embd_ = graph_.token_embd;
   SLUICE_CHECK(token_embd_.data != nullptr || embeddings_ != nullptr);
   output_ = tensors.output == tensors.token_embd ? graph_.token_embd : graph_.output;
+  if (graph_.output_scale != nullptr) output_.scale = *graph_.output_scale;
   const RopeCurve& curve = graph_.spec().curve;
   kernels::RopeParams rope = curve.params;
   rope.freq_factors = graph_.rope_factors;

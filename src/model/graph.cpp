@@ -65,6 +65,7 @@ void Graph::visit(TensorVisitor& visitor) {
   visitor.end_layers();
   visitor.vector(output_norm, Role::norm, "output_norm.weight", n_embd);
   visitor.pinned(output, Role::output_head, "output.weight", n_embd, spec_.n_vocab, Need::optional);
+  visitor.scales(output_scale, Role::output_head, "output.scale", 1);
 }
 
 std::vector<KvLayer> Graph::kv_layers() const {

@@ -38,7 +38,7 @@ class Graph {
   std::uint64_t kv_products() const noexcept;
 
   kernels::Weight token_embd, output;  ///< `output` is empty when the embedding takes its place.
-  const float* output_norm = nullptr;
+  const float *output_norm = nullptr, *output_scale = nullptr;
   const float *rope_factors = nullptr, *rope_long_factors = nullptr;
 
  private:

@@ -17,6 +17,12 @@ void Declaring::matrix(Matrix&, std::string_view name, std::uint32_t n_in, std::
   SLUICE_CHECK(!result.blocks.empty());
   result.tensors.push_back({full(name) + ".weight", TensorNeed::Kind::matrix, need, result.blocks.back(),
                             n_in, n_out, static_cast<int>(result.blocks.size()) - 1});
+  const float* unused = nullptr;
+  scales(unused, result.blocks.back(), std::string(name) + ".scale", 1);
+}
+
+void Declaring::scales(const float*&, Role role, std::string_view name, std::uint32_t n) {
+  result.tensors.push_back({full(name), TensorNeed::Kind::scales, Need::optional, role, n, 1});
 }
 
 void Declaring::pinned(kernels::Weight&, Role role, std::string_view name, std::uint32_t n_in,

@@ -36,7 +36,8 @@ class TensorVisitor {
   /// The matrices that follow, up to the next begin, are kept or streamed together and are used one after the
   /// other.
   virtual void begin_block(Role role) = 0;
-  /// `name`.weight [n_out, n_in] in the current block. An optional one that the file lacks stays empty.
+  /// `name`.weight [n_out, n_in] in the current block, with its second scale `name`.scale when the file has
+  /// one (kernels::Weight::scale). An optional matrix that the file lacks stays empty.
   virtual void matrix(Matrix& to, std::string_view name, std::uint32_t n_in, std::uint32_t n_out,
                       Need need = Need::required) = 0;
   /// A matrix that always stays in memory. `name` is whole but for the prefix.
@@ -45,6 +46,8 @@ class TensorVisitor {
   /// [n] floats, null when the file lacks an optional one. `name` is whole but for the prefix.
   virtual void vector(const float*& to, Role role, std::string_view name, std::uint32_t n,
                       Need need = Need::required) = 0;
+  /// Second scales of matrices, [n] floats; null when the file has none.
+  virtual void scales(const float*& to, Role role, std::string_view name, std::uint32_t n) = 0;
   /// The experts of a layer: their parts in the order of use.
   virtual void units(std::uint32_t n_experts, std::vector<residency::UnitPartSpec> parts) = 0;
 
@@ -59,13 +62,15 @@ class TensorVisitor {
 
 /// One tensor that a graph uses.
 struct TensorNeed {
-  enum class Kind : std::uint8_t { matrix, pinned, vector };
+  enum class Kind : std::uint8_t { matrix, pinned, vector, scales };
   std::string name;
   Kind kind = Kind::matrix;
   Need need = Need::required;
   Role role = Role::other;
   std::uint32_t n_in = 0, n_out = 1;
   int block = -1;  ///< Of a matrix: its index in Declaration::blocks.
+  /// A vector or scales: used as floats.
+  bool is_floats() const noexcept { return kind == Kind::vector || kind == Kind::scales; }
 };
 
 /// What a graph needs of a file.
@@ -83,6 +88,7 @@ class Declaring final : public TensorVisitor {
   void pinned(kernels::Weight& to, Role role, std::string_view name, std::uint32_t n_in, std::uint32_t n_out,
               Need need) override;
   void vector(const float*& to, Role role, std::string_view name, std::uint32_t n, Need need) override;
+  void scales(const float*& to, Role role, std::string_view name, std::uint32_t n) override;
   void units(std::uint32_t n_experts, std::vector<residency::UnitPartSpec> parts) override;
 
   Declaration result;

@@ -30,12 +30,19 @@ const gguf::TensorInfo* Weights::Receiving::next(const std::string& name) {
 
 void Weights::Receiving::matrix(Matrix& to, std::string_view name, std::uint32_t, std::uint32_t, Need) {
   const gguf::TensorInfo* const tensor = next(full(name) + ".weight");
+  const float* scale = nullptr;
+  scales(scale, Role::other, std::string(name) + ".scale", 1);
   to = {};
   if (tensor == nullptr) return;
   to.w = shape_of(*tensor);
   to.w.data = weights_.store_.find(*tensor);
+  if (scale != nullptr) to.w.scale = *scale;
   to.stream_index = weights_.stream_ == nullptr ? -1 : weights_.stream_->find(tensor);
   SLUICE_CHECK(to.w.data != nullptr || to.stream_index >= 0);
+}
+
+void Weights::Receiving::scales(const float*& to, Role role, std::string_view name, std::uint32_t n) {
+  vector(to, role, name, n, Need::optional);
 }
 
 void Weights::Receiving::pinned(Weight& to, Role, std::string_view name, std::uint32_t, std::uint32_t, Need) {

@@ -14,10 +14,14 @@ using residency::UnitCache;
 
 namespace {
 
-Weight part_weight(const residency::LayerUnits& layer, const Lease& lease, ExpertPart which) {
+/// `scales`: second scales of the parts, of all experts, or null.
+Weight part_weight(const residency::LayerUnits& layer, const Lease& lease, ExpertPart which,
+                   std::span<const float* const> scales) {
   const auto part = static_cast<std::size_t>(which);
   const residency::PartShape& shape = layer.shapes[part];
-  return {lease.part(part), shape.type, shape.n_in, shape.n_out, shape.row_bytes};
+  Weight weight{lease.part(part), shape.type, shape.n_in, shape.n_out, shape.row_bytes};
+  if (scales[part] != nullptr) weight.scale = scales[part][lease.expert()];
+  return weight;
 }
 
 /// Ends the cache's fetch however the layer ends.
@@ -45,6 +49,9 @@ void MoeBlock::visit(TensorVisitor& visitor) {
   visitor.units(spec_.n_experts, {{"ffn_gate", n_embd_, spec_.expert.width},
                                   {"ffn_up", n_embd_, spec_.expert.width},
                                   {"ffn_down", spec_.expert.width, n_embd_}});
+  constexpr std::array k_scale_names = {"ffn_gate_exps.scale", "ffn_up_exps.scale", "ffn_down_exps.scale"};
+  for (std::size_t part = 0; part < k_scale_names.size(); ++part)
+    visitor.scales(part_scales_[part], Role::router, k_scale_names[part], spec_.n_experts);
   if (!shared_) return;
   if (spec_.shared_gate) visitor.pinned(shared_gate_, Role::router, "ffn_gate_inp_shexp.weight", n_embd_, 1);
   visitor.begin_block(Role::shared_expert);
@@ -176,10 +183,10 @@ void MoeBlock::run_experts(Pass& pass, Rows x, const Buffers& buffers) const {
     for (std::size_t i = 0; i < n; ++i) {
       const std::uint32_t expert = leases[i].expert();
       const std::uint32_t begin = groups.begin[expert], count = groups.begin[expert + 1] - begin;
-      calls[i] = {part_weight(units, leases[i], ExpertPart::gate),
-                  part_weight(units, leases[i], ExpertPart::up),
-                  part_weight(units, leases[i], ExpertPart::down), groups.in_rows.subspan(begin, count),
-                  groups.out_rows.subspan(begin, count)};
+      calls[i] = {part_weight(units, leases[i], ExpertPart::gate, part_scales_),
+                  part_weight(units, leases[i], ExpertPart::up, part_scales_),
+                  part_weight(units, leases[i], ExpertPart::down, part_scales_),
+                  groups.in_rows.subspan(begin, count), groups.out_rows.subspan(begin, count)};
     }
     pass.ops.run_experts(std::span(calls).first(n), buffers.out);
     for (std::size_t i = 0; i < n; ++i) leases[i] = Lease();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <optional>
 #include <span>
 
@@ -53,6 +54,7 @@ class MoeBlock final : public Block {
   MoeSpec spec_;
   std::uint32_t n_embd_;
   kernels::Weight router_, shared_gate_;
+  std::array<const float*, 3> part_scales_{};  ///< [n_experts] each, or null.
   std::optional<DenseFfn> shared_;
 };
 
