@@ -98,7 +98,7 @@ struct RowDot<Q6K> {
       Ints acc = sub32(zero(), sll32<5>(_mm256_madd_epi16(s, x_sums)));
 #pragma GCC unroll 2
       for (int half = 0; half < 2; ++half) {  // of 128 elements
-        const Ints scales = _mm256_permute4x64_epi64(s, half == 0 ? 0x44 : 0xEE);
+        const Ints scales = half == 0 ? _mm256_permute4x64_epi64(s, 0x44) : _mm256_permute4x64_epi64(s, 0xEE);
         const Ints a = load_any(row + 64 * half), b = load_any(row + 64 * half + 32);
         const Ints h = load_any(row + 128 + 32 * half);
         const std::uint8_t* q = x.q + 128 * half;
