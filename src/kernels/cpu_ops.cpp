@@ -43,6 +43,17 @@ CpuOps::CpuOps(base::ThreadPool& pool, Isa isa)
     kernels_[static_cast<std::size_t>(traits.type)] = find_gemm(traits.type, isa);
 }
 
+bool CpuOps::supports(TensorType type, Use use) const noexcept {
+  const auto id = static_cast<std::size_t>(type);
+  switch (use) {
+    case Use::product:
+      return id < kernels_.size() && kernels_[id].gemm != nullptr;
+    case Use::embedding:
+      return dequantize_row(type, nullptr, nullptr, 0);
+  }
+  return false;
+}
+
 std::byte* CpuOps::allocate(std::size_t bytes) {
   regions_.push_back(platform::MappedRegion::allocate(std::max<std::size_t>(bytes, 1), false));
   return regions_.back().data();
@@ -190,14 +201,16 @@ void CpuOps::combine_experts(Rows expert_out, const float* weights, std::uint32_
   });
 }
 
-void CpuOps::route(Rows logits, const RouterParams& params, std::uint16_t* ids, float* weights) {
+void CpuOps::route(Rows logits, const RouterParams& params, const Route& route) {
   SLUICE_CHECK(layout_.bytes > 0);
   SLUICE_CHECK(params.n_used > 0 && params.n_used <= logits.n_cols && logits.n_cols <= k_max_experts);
+  const std::size_t n_routed = std::size_t{logits.n_rows} * params.n_used;
+  SLUICE_CHECK(route.ids.size() >= n_routed && route.weights.size() >= n_routed);
   for_rows(logits.n_rows, 4.0 * logits.n_cols, [&](std::uint32_t row, int thread) {
     float* work = of_thread(thread, layout_.thread.tiles);
     const std::size_t first = std::size_t{row} * params.n_used;
-    route_row(math_, row_of(logits, row), logits.n_cols, params, work, work + k_max_experts, ids + first,
-              weights + first);
+    route_row(math_, row_of(logits, row), logits.n_cols, params, work, work + k_max_experts,
+              route.ids.data() + first, route.weights.data() + first);
   });
 }
 

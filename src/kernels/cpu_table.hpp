@@ -22,6 +22,10 @@ class CpuOps final : public Ops {
   CpuOps(base::ThreadPool& pool, Isa isa);
 
   const char* name() const noexcept override { return "cpu"; }
+  bool supports(TensorType type, Use use) const noexcept override;
+  base::Ticket mark() override { return 0; }
+  bool is_done(base::Ticket /*ticket*/) noexcept override { return true; }
+  void wait(base::Ticket /*ticket*/) noexcept override {}
   std::byte* allocate(std::size_t bytes) override;
   std::size_t reserve(const ScratchSize& size) override;
   std::size_t scratch_bytes(const ScratchSize& size) const override;
@@ -44,7 +48,8 @@ class CpuOps final : public Ops {
   void add_gated(Rows x, Rows gate, float factor, Rows y) override;
   void keep_rows(Rows x, std::span<const std::uint32_t> kept) override;
   void scale(Rows x, float factor) override;
-  void route(Rows logits, const RouterParams& params, std::uint16_t* ids, float* weights) override;
+  void route(Rows logits, const RouterParams& params, const Route& route) override;
+  void routed(const Route& /*route*/) override {}
   void begin_experts(Rows x) override;
   void run_experts(std::span<const ExpertCall> calls, Rows out) override;
   void combine_experts(Rows expert_out, const float* weights, std::uint32_t n_used, Rows y) override;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/ticket.hpp"
 #include "gguf/types.hpp"
 #include "kernels/kv.hpp"
 
@@ -97,6 +98,15 @@ struct RouterParams {
   const float* selection_bias = nullptr;  ///< [n_experts] added for selection only, or null.
 };
 
+/// Where a router's choice goes: lists of [n_rows, n_used] in memory that host and device both see.
+struct Route {
+  std::span<std::uint16_t> ids;
+  std::span<float> weights;
+};
+
+/// What a weight is used for.
+enum class Use : std::uint8_t { product, embedding };
+
 /// The largest pass and its widest parts.
 struct ScratchSize {
   std::uint32_t max_rows = 0;
@@ -109,10 +119,18 @@ struct ScratchSize {
 /// alias inputs unless stated. Each output element is computed in an order that does not depend on the number
 /// of rows, on the other rows, or on the number of threads. Nothing here allocates except allocate(),
 /// reserve() and set_curves().
-class Ops {
+///
+/// Operations are a device's work: a call may return before the work is done, in the order of the calls. The
+/// host reads results after download() or routed(), and reuses memory that the work reads after wait(mark()).
+/// The CPU is done when a call returns, so its tickets are 0.
+class Ops : public base::TicketSource {
  public:
   virtual ~Ops() = default;
   virtual const char* name() const noexcept = 0;
+  /// Whether weights of the type can be used so.
+  virtual bool supports(TensorType type, Use use) const noexcept = 0;
+  /// A point behind all that was asked for so far.
+  virtual base::Ticket mark() = 0;
 
   /// Device memory, 64-byte aligned, zeroed, freed with the table. Throws Error(budget).
   virtual std::byte* allocate(std::size_t bytes) = 0;
@@ -164,9 +182,10 @@ class Ops {
   virtual void keep_rows(Rows x, std::span<const std::uint32_t> kept) = 0;
   /// x *= factor.
   virtual void scale(Rows x, float factor) = 0;
-  /// Top-k routing of each row: ids and weights are [n_rows, n_used] in host memory, best first, ties to the
-  /// lower id.
-  virtual void route(Rows logits, const RouterParams& params, std::uint16_t* ids, float* weights) = 0;
+  /// Top-k routing of each row, best first, ties to the lower id.
+  virtual void route(Rows logits, const RouterParams& params, const Route& route) = 0;
+  /// Returns when the host may read the route.
+  virtual void routed(const Route& route) = 0;
   /// Starts the expert stage of a layer: `x` stays valid until the next begin and is quantized at most once.
   virtual void begin_experts(Rows x) = 0;
   /// For each call: out[out_rows[i]] = down(silu(gate(x[in_rows[i]])) * up(x[in_rows[i]])). All calls share

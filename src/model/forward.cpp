@@ -1,5 +1,7 @@
 #include "model/forward.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -8,7 +10,6 @@
 #include "base/check.hpp"
 #include "base/checked.hpp"
 #include "base/error.hpp"
-#include "kernels/gemm.hpp"
 
 namespace sluice::model {
 
@@ -18,12 +19,25 @@ using kernels::Weight;
 
 namespace {
 
-void check_expert_types(const residency::UnitMap& units) {
+void check_type(const kernels::Ops& ops, const std::string& name, gguf::TensorType type, kernels::Use use) {
+  if (ops.supports(type, use)) return;
+  base::fail(ErrorCode::unsupported, "{} has type {}, which is not a weight type", name,
+             gguf::type_name(type));
+}
+
+/// Throws Error(unsupported) naming a weight that the device cannot use.
+void check_types(const kernels::Ops& ops, const BoundTensors& tensors, const residency::UnitMap& units) {
+  for (const BoundTensor& bound : tensors.all) {
+    if (bound.info == nullptr || bound.need.is_floats()) continue;
+    const bool is_embedding = bound.info == tensors.token_embd;
+    if (is_embedding) check_type(ops, bound.info->name, bound.info->type, kernels::Use::embedding);
+    if (!is_embedding || tensors.output == tensors.token_embd)
+      check_type(ops, bound.info->name, bound.info->type, kernels::Use::product);
+  }
   for (const residency::LayerUnits& layer : units.layers) {
     for (const residency::PartShape& shape : layer.shapes) {
-      if (kernels::find_gemm(shape.type, kernels::Isa::scalar).gemm != nullptr) continue;
-      base::fail(ErrorCode::unsupported, "blk.{}.{}_exps.weight has type {}, which is not a weight type",
-                 layer.layer_idx, shape.stem, gguf::type_name(shape.type));
+      check_type(ops, fmt::format("blk.{}.{}_exps.weight", layer.layer_idx, shape.stem), shape.type,
+                 kernels::Use::product);
     }
   }
 }
@@ -48,7 +62,7 @@ Forward::Forward(Graph& graph, const BoundTensors& tensors, const residency::Uni
       max_rows_(limits.max_rows),
       looks_ahead_(looks_ahead) {
   SLUICE_CHECK(units.layers.empty() == (cache_ == nullptr));
-  check_expert_types(units);
+  check_types(ops, tensors, units);
   const PassMemory memory = pass_memory(graph, max_rows_);
   ops_.reserve(memory.scratch);
   receive_weights(tensors, limits.n_ctx);

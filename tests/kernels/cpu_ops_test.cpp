@@ -550,7 +550,7 @@ TEST(CpuOps, NothingAllocatesAfterReserve) {
   table->attention(x, view, {8, 0.125f, 0, 0}, 0, y);
   table->swiglu(x, y, y);
   table->add(x, 1.0f, y);
-  table->route(logits, {Experts::n_used}, chosen.data(), weights.data());
+  table->route(logits, {Experts::n_used}, {chosen, weights});
   table->begin_experts(expert_x);
   table->run_experts(calls, out);
   table->combine_experts(out, weights.data(), Experts::n_used, sum);

@@ -33,7 +33,7 @@ Routed route(const std::vector<float>& logits, const RouterParams& params,
   Matrix rows(1, static_cast<std::uint32_t>(logits.size()));
   std::copy(logits.begin(), logits.end(), rows.at(0));
   Routed result{std::vector<std::uint16_t>(params.n_used), std::vector<float>(params.n_used)};
-  table->route(rows, params, result.ids.data(), result.weights.data());
+  table->route(rows, params, {result.ids, result.weights});
   return result;
 }
 
@@ -154,13 +154,13 @@ TEST(Router, RowsDoNotInfluenceEachOtherOnAnyNumberOfThreads) {
     const Table table(platform::choose_isa(), n_threads);
     table->reserve({300, 64, 0});
     Routed all{std::vector<std::uint16_t>(300 * 8), std::vector<float>(300 * 8)};
-    table->route(logits, params, all.ids.data(), all.weights.data());
+    table->route(logits, params, {all.ids, all.weights});
     if (n_threads == 1) first = all;
     EXPECT_EQ(all.ids, first.ids);
     EXPECT_EQ(all.weights, first.weights);
     Routed one{std::vector<std::uint16_t>(8), std::vector<float>(8)};
     for (std::uint32_t row = 0; row < 300; row += 37) {
-      table->route(logits.rows().from(row).first(1), params, one.ids.data(), one.weights.data());
+      table->route(logits.rows().from(row).first(1), params, {one.ids, one.weights});
       EXPECT_TRUE(std::equal(one.ids.begin(), one.ids.end(), first.ids.begin() + row * 8));
       EXPECT_TRUE(std::equal(one.weights.begin(), one.weights.end(), first.weights.begin() + row * 8));
     }

@@ -421,8 +421,9 @@ void Opener::make_streams(const WeightLayout& layout) {
 }
 
 void Opener::make_cache() {
-  impl_->cache = std::make_unique<residency::UnitCache>(parts().file, parts().units, impl_->placement,
-                                                        options_.policy, *impl_->store, hooks_.clock);
+  impl_->cache =
+      std::make_unique<residency::UnitCache>(parts().file, parts().units, impl_->placement, options_.policy,
+                                             *impl_->store, hooks_.clock, impl_->ops.get());
   impl_->cache->take_transit(must_take_);
 }
 

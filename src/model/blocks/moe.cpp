@@ -89,10 +89,13 @@ void MoeBlock::needs(Needs& needs, std::uint32_t n_rows) const {
   needs.arena.list<std::uint16_t>(std::size_t{n_ahead} * spec_.router.n_used);
 }
 
-void MoeBlock::route(Pass& pass, Rows x, const Routing& routing) const {
+void MoeBlock::route(Pass& pass, Rows x, const Routing& routing, float scale) const {
   const std::array<Product, 1> product = {{{router_, routing.logits, nullptr}}};
   pass.ops.matmul(x, product);
-  pass.ops.route(routing.logits, spec_.router, routing.ids.data(), routing.weights.data());
+  kernels::RouterParams params = spec_.router;
+  params.scale *= scale;
+  pass.ops.route(routing.logits, params, routing.route());
+  pass.ops.routed(routing.route());
 }
 
 void MoeBlock::group(const Buffers& buffers, std::uint32_t n_rows) const {
@@ -146,7 +149,7 @@ void MoeBlock::fail_rows(Pass& pass, const Buffers& buffers) const {
 void MoeBlock::guess(Pass& pass, Rows x) {
   const ArenaScope scope(pass.arena);
   const Routing routing = take_routing(pass.arena, x.n_rows);
-  route(pass, x, routing);
+  route(pass, x, routing, 1.0f);
   // Every row's first choice, then every row's second, and so on; each expert once.
   const std::uint32_t n_used = spec_.router.n_used;
   const auto guesses = pass.arena.list<std::uint16_t>(routing.ids.size());
@@ -189,7 +192,8 @@ void MoeBlock::run_experts(Pass& pass, Rows x, const Buffers& buffers) const {
                   groups.in_rows.subspan(begin, count), groups.out_rows.subspan(begin, count)};
     }
     pass.ops.run_experts(std::span(calls).first(n), buffers.out);
-    for (std::size_t i = 0; i < n; ++i) leases[i] = Lease();
+    const base::Ticket computed = pass.ops.mark();
+    for (std::size_t i = 0; i < n; ++i) leases[i].release_after(computed);
     pass.let_others_work();
   }
   fail_rows(pass, buffers);
@@ -212,14 +216,11 @@ void MoeBlock::run(Pass& pass, Rows x, Rows sum, float scale) {
   const ArenaScope scope(pass.arena);
   const Buffers buffers = take(pass.arena, x.n_rows);
   const Routing& routing = buffers.routing;
-  route(pass, x, routing);
+  route(pass, x, routing, scale);
   if (pass.routing_log != nullptr)
     pass.routing_log->insert(pass.routing_log->end(), routing.ids.begin(), routing.ids.end());
   group(buffers, x.n_rows);
   run_experts(pass, x, buffers);
-  if (scale != 1.0f) {
-    for (float& weight : routing.weights) weight *= scale;
-  }
   pass.ops.combine_experts(buffers.out, routing.weights.data(), spec_.router.n_used, sum);
   if (shared_) run_shared(pass, x, buffers, sum, scale);
 }

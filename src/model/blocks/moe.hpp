@@ -27,6 +27,7 @@ class MoeBlock final : public Block {
     kernels::Rows logits;
     std::span<std::uint16_t> ids;
     std::span<float> weights;
+    kernels::Route route() const noexcept { return {ids, weights}; }
   };
   /// The chosen rows of each expert: those of expert e are [begin[e], begin[e + 1]) of the two lists.
   struct Groups {
@@ -42,7 +43,8 @@ class MoeBlock final : public Block {
   };
   Routing take_routing(Arena& arena, std::uint32_t n_rows) const;
   Buffers take(Arena& arena, std::uint32_t n_rows) const;
-  void route(Pass& pass, kernels::Rows x, const Routing& routing) const;
+  /// Weights are multiplied by `scale`.
+  void route(Pass& pass, kernels::Rows x, const Routing& routing, float scale) const;
   void group(const Buffers& buffers, std::uint32_t n_rows) const;
   /// Which experts are wanted, in the order in which they should be read.
   std::span<const residency::UnitCache::Want> list_wants(const LiveRows& rows, const Buffers& buffers) const;
