@@ -45,8 +45,8 @@ TEST(Binding, FindsEverythingOnce) {
   const BoundTensors tensors = bind_file(file);
   EXPECT_EQ(vocabulary_rows(file), 260u);
   EXPECT_NE(tensors.output, tensors.token_embd);
-  // 3 outside the blocks; per block 2 norms, 4 projections, 2 head norms and a router.
-  EXPECT_EQ(tensors.pinned().size(), 3u + 3 * 9);
+  // 3 outside the blocks; per block 2 norms, 4 projections with biases, 2 head norms and a router.
+  EXPECT_EQ(tensors.pinned().size(), 3u + 3 * 13);
   std::uint64_t last = 0;
   for (const auto* pinned : tensors.pinned()) {
     EXPECT_GE(pinned->offset_bytes, last);

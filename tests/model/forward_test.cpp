@@ -1,6 +1,6 @@
 // Goal: the forward graph computes what the architecture means. Method: tiny random F32 models of every
-// architecture and option against an independent double-precision computation that shares no code with the
-// graph.
+// known architecture and option against an independent double-precision computation that shares no code with
+// the graph.
 #include "model/forward.hpp"
 
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/architecture.hpp"
 #include "sluice/sluice.hpp"
 #include "support/reference_model.hpp"
 #include "support/temp_dir.hpp"
@@ -48,51 +49,79 @@ void expect_reference(const test::TinyModel& tiny) {
   EXPECT_EQ(n_rows, tokens.size());
 }
 
-test::TinyModel tiny(const char* architecture, std::uint32_t n_experts) {
-  test::TinyModel model;
-  model.architecture = architecture;
-  model.n_experts = n_experts;
-  return model;
+TEST(Forward, MatchesTheReferenceForEveryArchitecture) {
+  for (const model::Architecture& architecture : model::known_architectures())
+    expect_reference(test::tiny_model_of(architecture.name));
 }
 
-TEST(Forward, MatchesTheReferenceForLlama) {
-  expect_reference(tiny("llama", 0));
+TEST(Forward, MatchesTheReferenceWithoutOptionalTensors) {
+  for (const model::Architecture& architecture : model::known_architectures()) {
+    test::TinyModel model = test::tiny_model_of(architecture.name);
+    model.optional_tensors = false;
+    expect_reference(model);
+  }
 }
+
+TEST(Forward, MatchesTheReferenceWithSecondScales) {
+  for (const model::Architecture& architecture : model::known_architectures()) {
+    test::TinyModel model = test::tiny_model_of(architecture.name);
+    model.second_scales = true;
+    expect_reference(model);
+  }
+}
+
+TEST(Forward, MatchesTheReferenceWhenPartOfAHeadRotates) {
+  for (const model::Architecture& architecture : model::known_architectures()) {
+    test::TinyModel model = test::tiny_model_of(architecture.name);
+    model.n_rot = 16;
+    expect_reference(model);
+  }
+}
+
 TEST(Forward, MatchesTheReferenceForMixtral) {
-  expect_reference(tiny("llama", 8));
-}
-TEST(Forward, MatchesTheReferenceForQwen2) {
-  expect_reference(tiny("qwen2", 0));
-}
-TEST(Forward, MatchesTheReferenceForQwen3) {
-  expect_reference(tiny("qwen3", 0));
-}
-TEST(Forward, MatchesTheReferenceForQwen3Moe) {
-  expect_reference(tiny("qwen3moe", 8));
+  test::TinyModel model = test::tiny_model_of("llama");
+  model.n_experts = 8;
+  expect_reference(model);
+  model.split_experts = true;
+  expect_reference(model);
 }
 
-TEST(Forward, MatchesTheReferenceForSplitExperts) {
-  test::TinyModel model = tiny("llama", 8);
+TEST(Forward, MatchesTheReferenceForSplitExpertsBesideASharedOne) {
+  test::TinyModel model = test::tiny_model_of("qwen2moe");
   model.split_experts = true;
   expect_reference(model);
 }
 
 TEST(Forward, MatchesTheReferenceForTiedOutputAndOneKvHead) {
-  test::TinyModel model = tiny("qwen3", 0);
-  model.tied_output = true;
-  model.n_kv_heads = 1;
-  expect_reference(model);
+  for (const char* architecture : {"qwen3", "phi3", "olmoe"}) {
+    test::TinyModel model = test::tiny_model_of(architecture);
+    model.tied_output = true;
+    model.n_kv_heads = 1;
+    expect_reference(model);
+  }
 }
 
 TEST(Forward, MatchesTheReferenceForRopeScalings) {
   for (const char* scaling : {"linear", "yarn"}) {
-    test::TinyModel model = tiny("qwen2", 0);
-    model.rope_scaling = scaling;
-    expect_reference(model);
+    for (const char* architecture : {"qwen2", "mistral3"}) {
+      test::TinyModel model = test::tiny_model_of(architecture);
+      model.rope_scaling = scaling;
+      model.n_ctx_orig = 64;
+      expect_reference(model);
+    }
   }
-  test::TinyModel model = tiny("llama", 0);
+  test::TinyModel model = test::tiny_model_of("llama");
   model.rope_freqs = true;
   expect_reference(model);
+}
+
+TEST(Forward, MatchesTheReferenceBehindTheOriginalContext) {
+  // Queries grow, and the factors for long contexts count.
+  for (const char* architecture : {"mistral3", "phi3"}) {
+    test::TinyModel model = test::tiny_model_of(architecture);
+    model.n_ctx_orig = 16;
+    expect_reference(model);
+  }
 }
 
 }  // namespace

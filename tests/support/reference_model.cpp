@@ -19,6 +19,29 @@ namespace {
 
 using Vector = std::vector<double>;
 
+/// What an architecture means but its files do not say.
+struct Meaning {
+  const char* architecture;
+  bool rotates_neighbours = false;  ///< Elements 2i and 2i + 1, not i and i + n/2.
+  bool normalizes_weights = true;   ///< Of the chosen experts.
+};
+constexpr Meaning k_meanings[] = {
+    {"granitemoe", true},    {"llama", true},     {"minimax-m2", false}, {"mistral3", true},
+    {"olmoe", false, false}, {"phi3", false},     {"qwen2", false},      {"qwen2moe", false, false},
+    {"qwen3", false},        {"qwen3moe", false}, {"seed_oss", false},
+};
+
+const Meaning& meaning_of(const std::string& architecture) {
+  for (const Meaning& meaning : k_meanings) {
+    if (architecture == meaning.architecture) return meaning;
+  }
+  throw std::runtime_error("the reference model does not know " + architecture);
+}
+
+double logistic(double x) {
+  return 1.0 / (1.0 + std::exp(-x));
+}
+
 /// The model's facts and decoded weights, looked up by name on demand.
 class Reference {
  public:
@@ -26,6 +49,7 @@ class Reference {
     MemorySource source(path.string(), bytes_);
     file_ = gguf::parse_file(source);
     arch_ = std::string(file_.metadata.require_string("general.architecture"));
+    meaning_ = meaning_of(arch_);
   }
 
   std::vector<Vector> run(const std::vector<std::int32_t>& tokens);
@@ -58,10 +82,11 @@ class Reference {
   Vector product(const std::string& name, const Vector& x, std::uint64_t stack_idx = 0) const {
     const gguf::TensorInfo* tensor = file_.find_tensor(name);
     if (tensor == nullptr) throw std::runtime_error("reference model lacks " + name);
+    const std::string scale_name = name.substr(0, name.rfind('.')) + ".scale";
+    const double scale = has(scale_name) ? vector(scale_name).at(stack_idx) : 1.0;
     Vector y;
-    for (const Vector& row : rows(name, stack_idx * tensor->dims[1], tensor->dims[1])) {
-      y.push_back(std::inner_product(row.begin(), row.end(), x.begin(), 0.0));
-    }
+    for (const Vector& row : rows(name, stack_idx * tensor->dims[1], tensor->dims[1]))
+      y.push_back(scale * std::inner_product(row.begin(), row.end(), x.begin(), 0.0));
     return y;
   }
   void add_bias(const std::string& name, Vector& y) const {
@@ -87,20 +112,48 @@ class Reference {
       std::copy(y.begin(), y.end(), x.begin() + static_cast<std::ptrdiff_t>(head * head_dim));
     }
   }
+  /// Phi 3 has one set for contexts up to the original one and one for longer ones; the engine opens a model
+  /// for the context that its file names.
+  Vector rope_divisors(std::size_t n) const {
+    if (has("rope_freqs.weight")) return vector("rope_freqs.weight");
+    if (!has("rope_factors_short.weight")) return Vector(n, 1.0);
+    const std::uint64_t n_ctx = fact("context_length", 0);
+    const bool is_long = n_ctx > fact("rope.scaling.original_context_length", n_ctx);
+    return vector(is_long ? "rope_factors_long.weight" : "rope_factors_short.weight");
+  }
   void rotate(Vector& x, std::size_t head_dim, std::size_t position) const;
+  /// down(silu(gate x) * up x). Without a matrix of its own gate is the first half of up.
   Vector swiglu_ffn(const std::string& gate, const std::string& up, const std::string& down, const Vector& x,
                     std::uint64_t stack_idx) const {
-    Vector hidden = product(gate, x, stack_idx);
-    const Vector other = product(up, x, stack_idx);
-    for (std::size_t i = 0; i < hidden.size(); ++i)
-      hidden[i] = hidden[i] / (1.0 + std::exp(-hidden[i])) * other[i];
+    Vector hidden, other = product(up, x, stack_idx);
+    if (has(gate)) {
+      hidden = product(gate, x, stack_idx);
+    } else {
+      const auto middle = other.begin() + static_cast<std::ptrdiff_t>(other.size() / 2);
+      hidden.assign(other.begin(), middle);
+      other.erase(other.begin(), middle);
+    }
+    for (std::size_t i = 0; i < hidden.size(); ++i) hidden[i] *= logistic(hidden[i]) * other[i];
     return product(down, hidden, stack_idx);
   }
+  Vector router_weights(const Vector& logits, const std::vector<std::size_t>& chosen, bool is_logistic) const;
   Vector experts(std::uint64_t layer, const Vector& x) const;
+  Vector channel(std::uint64_t layer, const Vector& x) const;
+  struct Projected {
+    Vector q, k, v;
+  };
+  Projected project(std::uint64_t layer, const Vector& x, std::size_t position) const;
+  Vector attend(const Vector& q, const std::vector<Vector>& keys, const std::vector<Vector>& values) const;
+  std::size_t n_heads() const { return fact("attention.head_count", 0); }
+  std::size_t n_kv_heads() const { return fact("attention.head_count_kv", n_heads()); }
+  std::size_t head_dim() const {
+    return fact("attention.key_length", fact("embedding_length", 0) / n_heads());
+  }
 
   std::vector<std::byte> bytes_;
   gguf::ModelFile file_;
   std::string arch_;
+  Meaning meaning_;
 };
 
 /// YaRN (Peng et al. 2023, section 3.2): interpolate slow rotations, keep fast ones, blend between.
@@ -111,7 +164,7 @@ void Reference::rotate(Vector& x, std::size_t head_dim, std::size_t position) co
   const double factor = scaling == "none" ? 1.0 : number("rope.scaling.factor", 1.0);
   const double n_orig =
       static_cast<double>(fact("rope.scaling.original_context_length", fact("context_length", 0)));
-  const Vector divisors = has("rope_freqs.weight") ? vector("rope_freqs.weight") : Vector(n_rot / 2, 1.0);
+  const Vector divisors = rope_divisors(n_rot / 2);
   const auto turns_to_dim = [&](double turns) {
     return static_cast<double>(n_rot) * std::log(n_orig / (turns * 2 * std::numbers::pi)) /
            (2 * std::log(base));
@@ -122,18 +175,18 @@ void Reference::rotate(Vector& x, std::size_t head_dim, std::size_t position) co
                            std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(n_rot)) /
                            divisors[pair];
       double angle = plain / factor;
-      double size = 1.0;
+      double size = number("rope.scaling.attn_factor", 1.0);
       if (scaling == "yarn") {
         const double low = std::max(0.0, std::floor(turns_to_dim(32.0)));
         const double high = std::min(static_cast<double>(n_rot) - 1, std::ceil(turns_to_dim(1.0)));
         const double ramp =
             1.0 - std::clamp((static_cast<double>(pair) - low) / std::max(0.001, high - low), 0.0, 1.0);
         angle = angle * (1 - ramp) + plain * ramp;
-        size = 1.0 + 0.1 * std::log(factor);
+        const double multiplier = number("rope.scaling.yarn_log_multiplier", 0.0);
+        size *= (1.0 + 0.1 * std::log(factor)) / (1.0 + 0.1 * multiplier * std::log(factor));
       }
-      const bool is_neox = arch_ != "llama";
-      const std::size_t i = head * head_dim + (is_neox ? pair : 2 * pair);
-      const std::size_t j = is_neox ? i + n_rot / 2 : i + 1;
+      const std::size_t i = head * head_dim + (meaning_.rotates_neighbours ? 2 * pair : pair);
+      const std::size_t j = meaning_.rotates_neighbours ? i + 1 : i + n_rot / 2;
       const double a = x[i], b = x[j];
       x[i] = (a * std::cos(angle) - b * std::sin(angle)) * size;
       x[j] = (a * std::sin(angle) + b * std::cos(angle)) * size;
@@ -141,89 +194,152 @@ void Reference::rotate(Vector& x, std::size_t head_dim, std::size_t position) co
   }
 }
 
+/// By the place in `chosen`.
+Vector Reference::router_weights(const Vector& logits, const std::vector<std::size_t>& chosen,
+                                 bool is_logistic) const {
+  double all = 0;
+  for (const double logit : logits) all += std::exp(logit);
+  Vector weights;
+  double total = 0;
+  for (const std::size_t expert : chosen) {
+    weights.push_back(is_logistic ? logistic(logits[expert]) : std::exp(logits[expert]) / all);
+    total += weights.back();
+  }
+  for (double& weight : weights)
+    weight *= number("expert_weights_scale", 1.0) / (meaning_.normalizes_weights ? total : 1.0);
+  return weights;
+}
+
 Vector Reference::experts(std::uint64_t layer, const Vector& x) const {
   const Vector logits = product(fmt::format("blk.{}.ffn_gate_inp.weight", layer), x);
-  const std::size_t n_used = fact("expert_used_count", 0);
+  const bool is_logistic = fact("expert_gating_func", 1) == 2;
+  // Softmax keeps the order of the logits.
+  Vector scores = logits;
+  if (is_logistic) std::transform(scores.begin(), scores.end(), scores.begin(), logistic);
+  add_bias(fmt::format("blk.{}.exp_probs_b.bias", layer), scores);
   std::vector<std::size_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
-  double total = 0;
-  for (std::size_t i = 0; i < n_used; ++i) total += std::exp(logits[order[i]] - logits[order[0]]);
+                   [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
+  order.resize(fact("expert_used_count", 0));
+  const Vector weights = router_weights(logits, order, is_logistic);
   Vector sum(x.size(), 0.0);
-  for (std::size_t i = 0; i < n_used; ++i) {
+  for (std::size_t i = 0; i < order.size(); ++i) {
     const std::size_t expert = order[i];
+    const bool is_merged = has(fmt::format("blk.{}.ffn_down_exps.weight", layer));
     const auto name = [&](const char* part) {
-      const std::string merged = fmt::format("blk.{}.{}_exps.weight", layer, part);
-      return has(merged) ? merged : fmt::format("blk.{}.{}.{}.weight", layer, part, expert);
+      return is_merged ? fmt::format("blk.{}.{}_exps.weight", layer, part)
+                       : fmt::format("blk.{}.{}.{}.weight", layer, part, expert);
     };
-    const bool is_merged = has(fmt::format("blk.{}.ffn_gate_exps.weight", layer));
     const Vector y =
         swiglu_ffn(name("ffn_gate"), name("ffn_up"), name("ffn_down"), x, is_merged ? expert : 0);
-    const double weight = std::exp(logits[expert] - logits[order[0]]) / total;
-    for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += weight * y[j];
+    for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += weights[i] * y[j];
   }
   return sum;
 }
 
+/// What the feed-forward half of a layer adds.
+Vector Reference::channel(std::uint64_t layer, const Vector& x) const {
+  const auto name = [&](const char* part) { return fmt::format("blk.{}.{}.weight", layer, part); };
+  if (!has(name("ffn_gate_inp"))) return swiglu_ffn(name("ffn_gate"), name("ffn_up"), name("ffn_down"), x, 0);
+  Vector sum = experts(layer, x);
+  if (has(name("ffn_down_shexp"))) {
+    const Vector shared =
+        swiglu_ffn(name("ffn_gate_shexp"), name("ffn_up_shexp"), name("ffn_down_shexp"), x, 0);
+    const bool has_gate = has(name("ffn_gate_inp_shexp"));
+    const double gate = has_gate ? logistic(product(name("ffn_gate_inp_shexp"), x)[0]) : 1.0;
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += gate * shared[i];
+  }
+  return sum;
+}
+
+/// Queries, keys and values of one position.
+Reference::Projected Reference::project(std::uint64_t layer, const Vector& x, std::size_t position) const {
+  const auto name = [&](const char* part, const char* suffix = "weight") {
+    return fmt::format("blk.{}.{}.{}", layer, part, suffix);
+  };
+  Projected to;
+  if (has(name("attn_qkv"))) {
+    Vector all = product(name("attn_qkv"), x);
+    add_bias(name("attn_qkv", "bias"), all);
+    const auto k = all.begin() + static_cast<std::ptrdiff_t>(n_heads() * head_dim());
+    const auto v = k + static_cast<std::ptrdiff_t>(n_kv_heads() * head_dim());
+    to = {{all.begin(), k}, {k, v}, {v, all.end()}};
+  } else {
+    to = {product(name("attn_q"), x), product(name("attn_k"), x), product(name("attn_v"), x)};
+    add_bias(name("attn_q", "bias"), to.q);
+    add_bias(name("attn_k", "bias"), to.k);
+    add_bias(name("attn_v", "bias"), to.v);
+  }
+  if (has(name("attn_q_norm"))) {
+    // The gain is as long as what is normalized: a head or the whole row.
+    norm_heads(to.q, vector(name("attn_q_norm")).size(), name("attn_q_norm"));
+    norm_heads(to.k, vector(name("attn_k_norm")).size(), name("attn_k_norm"));
+  }
+  rotate(to.q, head_dim(), position);
+  rotate(to.k, head_dim(), position);
+  const double temperature = number("attention.temperature_scale", 0.0);
+  const std::uint64_t interval = fact("rope.scaling.original_context_length", fact("context_length", 0));
+  for (double& value : to.q)
+    value *= 1.0 + temperature * std::log(1.0 + static_cast<double>(position / interval));
+  return to;
+}
+
+Vector Reference::attend(const Vector& q, const std::vector<Vector>& keys,
+                         const std::vector<Vector>& values) const {
+  const std::size_t n = head_dim();
+  const double scale = number("attention.scale", 1.0 / std::sqrt(static_cast<double>(n)));
+  Vector attended(q.size(), 0.0);
+  for (std::size_t head = 0; head < n_heads(); ++head) {
+    const std::size_t kv = head / (n_heads() / n_kv_heads()) * n;
+    Vector scores;
+    for (const Vector& key : keys) {
+      double score = 0;
+      for (std::size_t i = 0; i < n; ++i) score += q[head * n + i] * key[kv + i];
+      scores.push_back(score * scale);
+    }
+    const double highest = *std::max_element(scores.begin(), scores.end());
+    double total = 0;
+    for (double& score : scores) total += score = std::exp(score - highest);
+    for (std::size_t past = 0; past < keys.size(); ++past) {
+      for (std::size_t i = 0; i < n; ++i)
+        attended[head * n + i] += scores[past] / total * values[past][kv + i];
+    }
+  }
+  return attended;
+}
+
 std::vector<Vector> Reference::run(const std::vector<std::int32_t>& tokens) {
-  const std::size_t n_heads = fact("attention.head_count", 0),
-                    n_kv_heads = fact("attention.head_count_kv", n_heads);
-  const std::size_t head_dim = fact("attention.key_length", fact("embedding_length", 0) / n_heads);
   std::vector<Vector> stream;
-  for (const std::int32_t token : tokens)
+  for (const std::int32_t token : tokens) {
     stream.push_back(rows("token_embd.weight", static_cast<std::uint64_t>(token), 1)[0]);
+    for (double& value : stream.back()) value *= number("embedding_scale", 1.0);
+  }
+  const double residual_scale = number("residual_scale", 1.0);
   for (std::uint64_t layer = 0; layer < fact("block_count", 0); ++layer) {
     const auto name = [&](const char* part, const char* suffix = "weight") {
       return fmt::format("blk.{}.{}.{}", layer, part, suffix);
     };
     std::vector<Vector> keys, values;
     for (std::size_t position = 0; position < tokens.size(); ++position) {
-      const Vector h = norm(stream[position], name("attn_norm"));
-      Vector q = product(name("attn_q"), h), k = product(name("attn_k"), h), v = product(name("attn_v"), h);
-      add_bias(name("attn_q", "bias"), q);
-      add_bias(name("attn_k", "bias"), k);
-      add_bias(name("attn_v", "bias"), v);
-      if (has(name("attn_q_norm"))) {
-        norm_heads(q, head_dim, name("attn_q_norm"));
-        norm_heads(k, head_dim, name("attn_k_norm"));
-      }
-      rotate(q, head_dim, position);
-      rotate(k, head_dim, position);
-      keys.push_back(k);
-      values.push_back(v);
-      Vector attended(n_heads * head_dim, 0.0);
-      for (std::size_t head = 0; head < n_heads; ++head) {
-        const std::size_t kv = head / (n_heads / n_kv_heads) * head_dim;
-        Vector scores;
-        for (std::size_t past = 0; past <= position; ++past) {
-          double score = 0;
-          for (std::size_t i = 0; i < head_dim; ++i) score += q[head * head_dim + i] * keys[past][kv + i];
-          scores.push_back(score / std::sqrt(static_cast<double>(head_dim)));
-        }
-        const double highest = *std::max_element(scores.begin(), scores.end());
-        double total = 0;
-        for (double& score : scores) total += score = std::exp(score - highest);
-        for (std::size_t past = 0; past <= position; ++past) {
-          for (std::size_t i = 0; i < head_dim; ++i)
-            attended[head * head_dim + i] += scores[past] / total * values[past][kv + i];
-        }
-      }
-      const Vector out = product(name("attn_output"), attended);
-      for (std::size_t i = 0; i < out.size(); ++i) stream[position][i] += out[i];
+      const Projected now = project(layer, norm(stream[position], name("attn_norm")), position);
+      keys.push_back(now.k);
+      values.push_back(now.v);
+      Vector out = product(name("attn_output"), attend(now.q, keys, values));
+      add_bias(name("attn_output", "bias"), out);
+      for (std::size_t i = 0; i < out.size(); ++i) stream[position][i] += residual_scale * out[i];
     }
+    const std::string channel_norm = name(has(name("ffn_norm")) ? "ffn_norm" : "post_attention_norm");
     for (Vector& x : stream) {
-      const Vector h = norm(x, name("ffn_norm"));
-      const Vector out = has(name("ffn_gate_inp"))
-                             ? experts(layer, h)
-                             : swiglu_ffn(name("ffn_gate"), name("ffn_up"), name("ffn_down"), h, 0);
-      for (std::size_t i = 0; i < out.size(); ++i) x[i] += out[i];
+      const Vector out = channel(layer, norm(x, channel_norm));
+      for (std::size_t i = 0; i < out.size(); ++i) x[i] += residual_scale * out[i];
     }
   }
   std::vector<Vector> logits;
   for (const Vector& x : stream) {
     logits.push_back(
         product(has("output.weight") ? "output.weight" : "token_embd.weight", norm(x, "output_norm.weight")));
+    for (double& logit : logits.back()) logit /= number("logit_scale", 1.0);
   }
   return logits;
 }

@@ -10,6 +10,8 @@
 
 #include "gguf/writer.hpp"
 #include "kernels/quant.hpp"
+#include "model/architecture.hpp"
+#include "model/graph.hpp"
 #include "support/random_blocks.hpp"
 #include "support/test_data.hpp"
 #include "support/tiny_gguf.hpp"
@@ -24,31 +26,72 @@ struct TensorData {
   std::vector<std::byte> bytes;
 };
 
-/// Names, shapes and contents of all tensors, in the order converters write them.
-class TensorList {
+/// Makes every tensor that the graph asks for, in the order of use.
+class TensorMaker final : public model::TensorVisitor {
  public:
-  explicit TensorList(const TinyModel& model) : model_(model), seed_(model.seed * 1000) {}
+  explicit TensorMaker(const TinyModel& model) : model_(model), seed_(model.seed * 1000) {}
 
-  void matrix(const std::string& name, std::uint64_t n_in, std::uint64_t n_out, std::uint64_t n_stack = 0) {
-    const std::uint64_t rows = n_out * (n_stack == 0 ? 1 : n_stack);
-    std::vector<std::byte> bytes;
-    if (model_.type == gguf::TensorType::f32) {
-      bytes = floats(n_in * rows, 0.0f, 1.0f / std::sqrt(static_cast<float>(n_in)));
-    } else {
-      bytes = random_rows(model_.type, rows, n_in, ++seed_);
+  void begin_block(Role) override {}
+  void matrix(model::Matrix&, std::string_view name, std::uint32_t n_in, std::uint32_t n_out,
+              model::Need need) override {
+    if (!is_wanted(name, need)) return;
+    add_matrix(full(name) + ".weight", {n_in, n_out});
+    const float* unused = nullptr;
+    scales(unused, Role::other, std::string(name) + ".scale", 1);
+  }
+  void pinned(kernels::Weight&, Role, std::string_view name, std::uint32_t n_in, std::uint32_t n_out,
+              model::Need need) override {
+    if (!is_wanted(name, need)) return;
+    add_matrix(full(name), n_out == 1 ? Dims{n_in} : Dims{n_in, n_out});
+  }
+  void vector(const float*&, Role role, std::string_view name, std::uint32_t n, model::Need need) override {
+    if (!is_wanted(name, need)) return;
+    if (role == Role::norm) return add_vector(full(name), n, 1.0f, 0.1f);
+    if (role == Role::rope_table) return add_vector(full(name), n, 2.0f, 0.25f);
+    add_vector(full(name), n, 0.0f, 0.3f);
+  }
+  void scales(const float*&, Role, std::string_view name, std::uint32_t n) override {
+    if (model_.second_scales && !(model_.tied_output && name == "output.scale"))
+      add_vector(full(name), n, 1.0f, 0.25f);
+  }
+  void units(std::uint32_t n_experts, std::vector<residency::UnitPartSpec> parts) override {
+    if (!model_.split_experts) {
+      for (const residency::UnitPartSpec& part : parts)
+        add_matrix(fmt::format("{}_exps.weight", full(part.stem)), {part.n_in, part.n_out, n_experts});
+      return;
     }
-    std::vector<std::uint64_t> dims = {n_in, n_out};
-    if (n_stack != 0) dims.push_back(n_stack);
-    list_.push_back({name, model_.type, dims, std::move(bytes)});
+    for (std::uint32_t expert = 0; expert < n_experts; ++expert) {
+      for (const residency::UnitPartSpec& part : parts)
+        add_matrix(fmt::format("{}.{}.weight", full(part.stem), expert), {part.n_in, part.n_out});
+    }
   }
-  void vector(const std::string& name, std::uint64_t n, float mean, float deviation) {
-    std::vector<std::byte> bytes = floats(n, mean, deviation);
-    if (model_.vector_type) bytes = coarse(bytes, *model_.vector_type);
-    list_.push_back({name, model_.vector_type.value_or(gguf::TensorType::f32), {n}, std::move(bytes)});
-  }
-  std::vector<TensorData>& list() { return list_; }
+
+  std::vector<TensorData> list;
 
  private:
+  using Dims = std::vector<std::uint64_t>;
+
+  bool is_wanted(std::string_view name, model::Need need) const {
+    if (name == "output.weight") return !model_.tied_output;
+    if (name == "rope_freqs.weight") return model_.rope_freqs;
+    return need == model::Need::required || model_.optional_tensors;
+  }
+  void add_matrix(const std::string& name, const Dims& dims) {
+    std::uint64_t n_rows = 1;
+    for (std::size_t i = 1; i < dims.size(); ++i) n_rows *= dims[i];
+    std::vector<std::byte> bytes;
+    if (model_.type == gguf::TensorType::f32) {
+      bytes = floats(dims[0] * n_rows, 0.0f, 1.0f / std::sqrt(static_cast<float>(dims[0])));
+    } else {
+      bytes = random_rows(model_.type, n_rows, dims[0], ++seed_);
+    }
+    list.push_back({name, model_.type, dims, std::move(bytes)});
+  }
+  void add_vector(const std::string& name, std::uint64_t n, float mean, float deviation) {
+    std::vector<std::byte> bytes = floats(n, mean, deviation);
+    if (model_.vector_type) bytes = coarse(bytes, *model_.vector_type);
+    list.push_back({name, model_.vector_type.value_or(gguf::TensorType::f32), {n}, std::move(bytes)});
+  }
   std::vector<std::byte> floats(std::uint64_t n, float mean, float deviation) {
     std::vector<float> values = random_floats(n, ++seed_);
     for (float& value : values) value = mean + deviation * value;
@@ -81,7 +124,6 @@ class TensorList {
 
   const TinyModel& model_;
   std::uint64_t seed_;
-  std::vector<TensorData> list_;
 };
 
 /// GPT-2's printable spelling of the 256 bytes, then two control tokens and two merged pairs.
@@ -107,6 +149,30 @@ std::vector<std::string> byte_vocabulary() {
   return tokens;
 }
 
+/// What an architecture's files have beside the usual keys: each value differs from its default.
+void fill_own_keys(gguf::Metadata& metadata, const TinyModel& model) {
+  const auto set = [&](const char* name, gguf::Value value) {
+    metadata.set(model.architecture + "." + name, std::move(value));
+  };
+  if (model.architecture == "granitemoe") {
+    set("embedding_scale", float_value(6.0));
+    set("residual_scale", float_value(0.25));
+    set("attention.scale", float_value(0.125));
+    set("logit_scale", float_value(4.0));
+    set("expert_shared_feed_forward_length", uint_value(2 * model.n_ff));
+  } else if (model.architecture == "minimax-m2") {
+    set("expert_gating_func", uint_value(2));
+    set("expert_weights_scale", float_value(1.5));
+  } else if (model.architecture == "mistral3") {
+    set("attention.temperature_scale", float_value(0.25));
+    if (model.rope_scaling == "yarn") set("rope.scaling.yarn_log_multiplier", float_value(0.5));
+  } else if (model.architecture == "phi3") {
+    set("rope.scaling.attn_factor", float_value(1.25));
+  } else if (model.architecture == "qwen2moe") {
+    set("expert_shared_feed_forward_length", uint_value(2 * model.n_ff));
+  }
+}
+
 void fill_metadata(gguf::Metadata& metadata, const TinyModel& model) {
   const std::string arch = model.architecture;
   const auto key = [&](const char* name) { return arch + "." + name; };
@@ -123,7 +189,7 @@ void fill_metadata(gguf::Metadata& metadata, const TinyModel& model) {
   metadata.set(key("attention.value_length"), uint_value(model.head_dim));
   metadata.set(key("attention.layer_norm_rms_epsilon"), float_value(1e-6));
   metadata.set(key("rope.freq_base"), float_value(10000.0));
-  metadata.set(key("rope.dimension_count"), uint_value(model.head_dim));
+  metadata.set(key("rope.dimension_count"), uint_value(model.n_rot == 0 ? model.head_dim : model.n_rot));
   if (model.n_experts != 0) {
     metadata.set(key("expert_count"), uint_value(model.n_experts));
     metadata.set(key("expert_used_count"), uint_value(model.n_experts_used));
@@ -132,8 +198,10 @@ void fill_metadata(gguf::Metadata& metadata, const TinyModel& model) {
   if (!model.rope_scaling.empty()) {
     metadata.set(key("rope.scaling.type"), string_value(model.rope_scaling));
     metadata.set(key("rope.scaling.factor"), float_value(4.0));
-    metadata.set(key("rope.scaling.original_context_length"), uint_value(64));
   }
+  if (model.n_ctx_orig != 0)
+    metadata.set(key("rope.scaling.original_context_length"), uint_value(model.n_ctx_orig));
+  fill_own_keys(metadata, model);
   const std::vector<std::string> tokens = byte_vocabulary();
   std::vector<std::int32_t> kinds(tokens.size(), 1);
   kinds[256] = kinds[257] = 3;
@@ -146,53 +214,13 @@ void fill_metadata(gguf::Metadata& metadata, const TinyModel& model) {
 }
 
 std::vector<TensorData> make_tensors(const TinyModel& model) {
-  TensorList tensors(model);
-  const std::uint64_t n_vocab = byte_vocabulary().size();
-  const std::uint64_t q_dim = model.n_heads * model.head_dim, kv_dim = model.n_kv_heads * model.head_dim;
-  const bool is_qwen3 = model.architecture == "qwen3" || model.architecture == "qwen3moe";
-  if (model.rope_freqs) tensors.vector("rope_freqs.weight", model.head_dim / 2, 2.0f, 0.25f);
-  if (!model.tied_output) tensors.matrix("output.weight", model.n_embd, n_vocab);
-  tensors.vector("output_norm.weight", model.n_embd, 1.0f, 0.1f);
-  tensors.matrix("token_embd.weight", model.n_embd, n_vocab);
-  for (std::uint32_t layer = 0; layer < model.n_layers; ++layer) {
-    const auto name = [&](const std::string& part, const char* suffix = "weight") {
-      return fmt::format("blk.{}.{}.{}", layer, part, suffix);
-    };
-    tensors.vector(name("attn_norm"), model.n_embd, 1.0f, 0.1f);
-    tensors.matrix(name("attn_q"), model.n_embd, q_dim);
-    tensors.matrix(name("attn_k"), model.n_embd, kv_dim);
-    tensors.matrix(name("attn_v"), model.n_embd, kv_dim);
-    tensors.matrix(name("attn_output"), q_dim, model.n_embd);
-    if (model.architecture == "qwen2") {
-      tensors.vector(name("attn_q", "bias"), q_dim, 0.0f, 0.3f);
-      tensors.vector(name("attn_k", "bias"), kv_dim, 0.0f, 0.3f);
-      tensors.vector(name("attn_v", "bias"), kv_dim, 0.0f, 0.3f);
-    }
-    if (is_qwen3) {
-      tensors.vector(name("attn_q_norm"), model.head_dim, 1.0f, 0.1f);
-      tensors.vector(name("attn_k_norm"), model.head_dim, 1.0f, 0.1f);
-    }
-    tensors.vector(name("ffn_norm"), model.n_embd, 1.0f, 0.1f);
-    if (model.n_experts == 0) {
-      tensors.matrix(name("ffn_gate"), model.n_embd, model.n_ff);
-      tensors.matrix(name("ffn_up"), model.n_embd, model.n_ff);
-      tensors.matrix(name("ffn_down"), model.n_ff, model.n_embd);
-      continue;
-    }
-    tensors.matrix(name("ffn_gate_inp"), model.n_embd, model.n_experts);
-    if (!model.split_experts) {
-      tensors.matrix(name("ffn_gate_exps"), model.n_embd, model.n_ff, model.n_experts);
-      tensors.matrix(name("ffn_up_exps"), model.n_embd, model.n_ff, model.n_experts);
-      tensors.matrix(name("ffn_down_exps"), model.n_ff, model.n_embd, model.n_experts);
-      continue;
-    }
-    for (std::uint32_t expert = 0; expert < model.n_experts; ++expert) {
-      tensors.matrix(name(fmt::format("ffn_gate.{}", expert)), model.n_embd, model.n_ff);
-      tensors.matrix(name(fmt::format("ffn_up.{}", expert)), model.n_embd, model.n_ff);
-      tensors.matrix(name(fmt::format("ffn_down.{}", expert)), model.n_ff, model.n_embd);
-    }
-  }
-  return std::move(tensors.list());
+  gguf::Metadata metadata;
+  fill_metadata(metadata, model);
+  model::ModelSpec spec = model::read_spec(metadata);
+  spec.n_vocab = static_cast<std::uint32_t>(byte_vocabulary().size());
+  TensorMaker tensors(model);
+  model::Graph(std::move(spec)).visit(tensors);
+  return std::move(tensors.list);
 }
 
 std::vector<std::byte> write(gguf::Writer& writer, const std::vector<TensorData>& tensors, std::size_t begin,
@@ -206,6 +234,13 @@ std::vector<std::byte> write(gguf::Writer& writer, const std::vector<TensorData>
 }
 
 }  // namespace
+
+TinyModel tiny_model_of(const std::string& architecture) {
+  TinyModel model;
+  model.architecture = architecture;
+  if (!architecture.ends_with("moe") && architecture != "minimax-m2") model.n_experts = 0;
+  return model;
+}
 
 std::vector<std::byte> make_tiny_model(const TinyModel& model) {
   gguf::Writer writer;

@@ -10,8 +10,9 @@
 
 namespace sluice::test {
 
-/// A small random model of any architecture the engine runs: right names, shapes and metadata, weights of a
-/// scale that keeps logits in a sane range, and a byte-level vocabulary.
+/// A small random model of any architecture the engine runs: metadata with the keys that its files have, the
+/// tensors that the graph of these metadata declares, weights of a scale that keeps logits in a sane range,
+/// and a byte-level vocabulary.
 struct TinyModel {
   std::string architecture = "qwen3moe";
   std::uint32_t n_layers = 3;
@@ -23,10 +24,14 @@ struct TinyModel {
   std::uint32_t n_experts = 8;  ///< 0: dense.
   std::uint32_t n_experts_used = 2;
   std::uint32_t n_ctx = 256;
-  bool split_experts = false;  ///< One tensor per expert, as old Mixtral files have.
+  std::uint32_t n_rot = 0;       ///< Of a head's elements, how many rotate; 0: all.
+  std::uint32_t n_ctx_orig = 0;  ///< The context before it was made longer; 0: no key.
+  bool optional_tensors = true;  ///< Those that the graph takes when they are there: biases, factors.
+  bool second_scales = false;    ///< One beside each matrix that may have one.
+  bool split_experts = false;    ///< One tensor per expert, as old Mixtral files have.
   bool tied_output = false;
   bool rope_freqs = false;
-  std::string rope_scaling;  ///< "", "linear" or "yarn".
+  std::string rope_scaling;  ///< "", "linear" or "yarn", by the factor 4.
   std::uint64_t seed = 1;
   /// Type of all matrices. Other types than F32 need widths that are multiples of their block.
   gguf::TensorType type = gguf::TensorType::f32;
@@ -35,6 +40,9 @@ struct TinyModel {
   std::optional<gguf::TensorType> vector_type;
   std::uint32_t alignment_bytes = 32;
 };
+
+/// Of that architecture, with experts when it has some in all files.
+TinyModel tiny_model_of(const std::string& architecture);
 
 /// The file's bytes.
 std::vector<std::byte> make_tiny_model(const TinyModel& model);
