@@ -63,6 +63,9 @@ constexpr auto k_fork = std::to_array<NamedId>({
     {146, "IQ4_KSS", "IQ4_XS"},
 });
 
+// Ids of PrismML's fork, which ik_llama.cpp used for others (IQ2_TN and IQ1_TN) in 2024 and gave up.
+constexpr auto k_prism = std::to_array<NamedId>({{142, "PQ2_0", "Q2_0"}, {143, "PTQ1_0", "TQ1_0"}});
+
 const NamedId* find_id(std::span<const NamedId> ids, std::uint32_t id) noexcept {
   const auto found =
       std::find_if(ids.begin(), ids.end(), [id](const NamedId& each) { return each.id == id; });
@@ -87,6 +90,15 @@ std::string describe_unknown_type(std::uint32_t type_id) {
     return fmt::format(
         "tensor type {} ({}) was removed from the GGUF format: take the {} file of the same model", type_id,
         removed->name, removed->instead);
+  }
+  if (const NamedId* prism = find_id(k_prism, type_id)) {
+    return fmt::format(
+        "tensor type {} ({}) is one of PrismML's fork of llama.cpp and not of the GGUF format; its models "
+        "may also need "
+        "a transform of activations that this program does not do: take another file of the same model (for "
+        "example {}), "
+        "or run this one with that fork",
+        type_id, prism->name, prism->instead);
   }
   if (type_id >= k_first_fork_id && type_id <= k_last_fork_id) {
     const NamedId* known = find_id(k_fork, type_id);

@@ -25,8 +25,8 @@ struct DenseBlockFacts {
 std::vector<bool> choose_pinned_blocks(std::span<const DenseBlockFacts> blocks, std::uint64_t bytes);
 
 /// In which order pinned blocks give way when memory gets short after the plan was made: feed-forward blocks,
-/// then shared experts, then attention blocks; of each kind every other, then every other of those between, and so on, so that
-/// what stays is spread evenly whenever it ends. Each index once. Pure.
+/// then shared experts, then attention blocks; of each kind every other, then every other of those between,
+/// and so on, so that what stays is spread evenly whenever it ends. Each index once. Pure.
 std::vector<std::uint32_t> release_order(std::span<const DenseBlockFacts> blocks);
 
 /// How many blocks from the front of `order` must be given up so that the others take at most `bytes`. Pure.

@@ -60,6 +60,8 @@ TEST(TensorTypes, IdsThatAreNoneSayWhatTheyWereAndWhatToTake) {
   for (const std::uint32_t id : {36u, 37u, 38u}) expect(id, "(IQ4_NL_", "take the IQ4_NL file");
   expect(137, "IQ2_K", "ik_llama.cpp");
   expect(144, "IQ4_KS", "for example IQ4_XS");
+  expect(142, "PQ2_0", "for example Q2_0");
+  expect(143, "PrismML", "for example TQ1_0");
   expect(399, "ik_llama.cpp", "of the same model");
   for (const std::uint32_t id : {43u, 63u, 77u, 512u, 0xffffffffu})
     expect(id, "unknown", "newer than this program");

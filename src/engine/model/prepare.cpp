@@ -157,8 +157,7 @@ residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& 
     for (const model::BoundTensor& bound : prepared.tensors.all) {
       if (bound.info == nullptr || bound.need.role != role) continue;
       bytes += bound.info->size_bytes;
-      if (bound.need.is_floats())
-        bytes += model::converted_vector_bytes(*bound.info);
+      if (bound.need.is_floats()) bytes += model::converted_vector_bytes(*bound.info);
     }
     if (bytes != 0) facts.pinned_bytes.emplace_back(role, bytes);
   }
