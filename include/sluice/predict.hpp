@@ -17,6 +17,13 @@ struct TypeWork {
   std::uint64_t products = 0;  ///< Multiply-accumulates per row of activations.
 };
 
+/// Attention of the layers that see the same tokens.
+struct KvWork {
+  std::uint32_t window = 0;       ///< They see so many of the last tokens; 0: all.
+  std::uint64_t token_bytes = 0;  ///< KV cache of one token in these layers.
+  std::uint64_t products = 0;     ///< Multiply-accumulates per row and token that it sees.
+};
+
 /// What computing a model takes, by weight type. Follows from the tensors alone; no weight is read for it.
 struct WorkFacts {
   std::uint32_t n_layers = 0;
@@ -29,8 +36,7 @@ struct WorkFacts {
   std::uint64_t unit_bytes = 0;           ///< What is read for one expert, on average over the layers.
   std::uint64_t part_bytes = 0;           ///< Of that, one matrix: a read, or several when it is larger.
   std::uint64_t embedding_row_bytes = 0;  ///< What is read for a token whose embedding is on the drive.
-  std::uint64_t kv_token_bytes = 0;       ///< KV cache of one token, all layers.
-  std::uint64_t kv_products = 0;          ///< Attention's multiply-accumulates per row and token before it.
+  std::vector<KvWork> kv;                 ///< Of all layers.
 
   /// Bytes of weights that one decoded token uses.
   std::uint64_t bytes_per_token() const noexcept;

@@ -72,18 +72,11 @@ std::vector<KvLayer> Graph::kv_layers() const {
   std::vector<KvLayer> layers;
   for (const LayerSpec& layer : spec_.layers) {
     const AttentionSpec& attention = attention_of(layer);
-    layers.push_back({{attention.n_kv_heads, attention.k_head_dim, attention.v_head_dim}, attention.window});
+    layers.push_back({{attention.n_kv_heads, attention.k_head_dim, attention.v_head_dim},
+                      attention.window,
+                      std::uint64_t{attention.n_heads} * (attention.k_head_dim + attention.v_head_dim)});
   }
   return layers;
-}
-
-std::uint64_t Graph::kv_products() const noexcept {
-  std::uint64_t products = 0;
-  for (const LayerSpec& layer : spec_.layers) {
-    const AttentionSpec& attention = attention_of(layer);
-    products += std::uint64_t{attention.n_heads} * (attention.k_head_dim + attention.v_head_dim);
-  }
-  return products;
 }
 
 std::uint32_t n_logits_rows(const ModelSpec& spec, std::uint32_t n_rows) noexcept {

@@ -34,8 +34,6 @@ class Graph {
 
   /// What each layer keeps in the KV cache.
   std::vector<KvLayer> kv_layers() const;
-  /// Query heads times (key and value size) over all layers: products of attention per row and position.
-  std::uint64_t kv_products() const noexcept;
 
   kernels::Weight token_embd, output;  ///< `output` is empty when the embedding takes its place.
   const float *output_norm = nullptr, *output_scale = nullptr;

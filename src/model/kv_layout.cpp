@@ -6,12 +6,6 @@
 
 namespace sluice::model {
 
-std::uint64_t KvLayout::token_bytes() const noexcept {
-  std::uint64_t bytes = 0;
-  for (const KvGroup& group : groups) bytes += group.page_bytes;
-  return bytes / kernels::KvShape::page_tokens;
-}
-
 namespace {
 
 void check_blocks(const kernels::KvShape& shape, std::size_t layer_idx) {
@@ -40,12 +34,13 @@ KvLayout plan_kv(std::span<const KvLayer> layers) {
                    "different sizes are supported",
                    layout.views.size(), layer.window, layout.groups.size() + 1, kernels::k_max_kv_groups);
       }
-      group = layout.groups.insert(layout.groups.end(), {0, layer.window, 0});
+      group = layout.groups.insert(layout.groups.end(), {0, layer.window, 0, 0});
     }
     layout.views.push_back(
         {layer.shape, static_cast<std::uint32_t>(group - layout.groups.begin()), group->page_bytes});
     group->page_bytes += layer.shape.layer_bytes();
     ++group->n_layers;
+    group->products += layer.products;
   }
   return layout;
 }

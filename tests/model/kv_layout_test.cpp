@@ -18,7 +18,7 @@ TEST(KvLayout, LayersThatSeeTheSamePositionsShareAPage) {
   ASSERT_EQ(layout.groups.size(), 1u);
   EXPECT_EQ(layout.groups[0].n_layers, 3u);
   EXPECT_EQ(layout.groups[0].page_bytes, 64u * 2 * (2 * (64 + 32) + 256 + 2 * (64 + 32)));
-  EXPECT_EQ(layout.token_bytes(), layout.groups[0].page_bytes / 64);
+  EXPECT_EQ(layout.groups[0].token_bytes(), layout.groups[0].page_bytes / 64);
   EXPECT_EQ(layout.views[0].offset_bytes, 0u);
   EXPECT_EQ(layout.views[1].offset_bytes, k_shape.layer_bytes());
   EXPECT_EQ(layout.views[2].offset_bytes, k_shape.layer_bytes() + 64 * 2 * 256);

@@ -188,9 +188,14 @@ Load load_of(const std::vector<TypeWork>& work, const SpeedRates& rates, double 
 
 /// Attention of one row to `depth` tokens; the keys are read once for `n_rows` rows.
 Load attention_load(const WorkFacts& work, const SpeedRates& rates, double depth, double n_rows) {
-  return {depth * static_cast<double>(work.kv_token_bytes) * k_giga / rates.memory_bytes,
-          n_rows * depth * static_cast<double>(work.kv_products) *
-              kernel_time(rates, "F16").product_ns(n_rows) / k_attention_share};
+  double bytes = 0, products = 0;
+  for (const KvWork& part : work.kv) {
+    const double seen = part.window == 0 ? depth : std::min<double>(depth, part.window);
+    bytes += seen * static_cast<double>(part.token_bytes);
+    products += n_rows * seen * static_cast<double>(part.products);
+  }
+  return {bytes * k_giga / rates.memory_bytes,
+          products * kernel_time(rates, "F16").product_ns(n_rows) / k_attention_share};
 }
 
 const char* limit_of(const PassPrediction& pass) noexcept {

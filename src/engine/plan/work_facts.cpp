@@ -49,8 +49,8 @@ WorkFacts work_facts(const Prepared& prepared) {
   add_experts(prepared, work);
   const gguf::TensorInfo& embedding = *prepared.tensors.token_embd;
   work.embedding_row_bytes = gguf::row_bytes(embedding.type, embedding.dims[0]);
-  work.kv_token_bytes = prepared.kv.token_bytes();
-  work.kv_products = prepared.graph->kv_products();
+  for (const model::KvGroup& group : prepared.kv.groups)
+    work.kv.push_back({group.window, group.token_bytes(), group.products});
   return work;
 }
 

@@ -42,7 +42,8 @@ TEST(MakePlans, WorkIsWhatTheOpenModelCounts) {
     ASSERT_EQ(report.work.expert.size(), 1u);
     EXPECT_EQ(report.work.expert[0].type, "F32");
     EXPECT_EQ(report.work.expert[0].products, std::uint64_t{tiny.n_layers} * 3 * tiny.n_embd * tiny.n_ff);
-    EXPECT_EQ(report.work.kv_products, std::uint64_t{tiny.n_layers} * tiny.n_heads * 2 * tiny.head_dim);
+    ASSERT_EQ(report.work.kv.size(), 1u);
+    EXPECT_EQ(report.work.kv[0].products, std::uint64_t{tiny.n_layers} * tiny.n_heads * 2 * tiny.head_dim);
     EXPECT_EQ(model.work().bytes_per_token(), report.work.bytes_per_token());
   }
 }

@@ -28,8 +28,7 @@ WorkFacts moe_work(std::uint32_t n_layers) {
   work.expert = {{"Q4_K", expert * n_layers * 9 / 16, expert * n_layers}};
   work.unit_bytes = 2'900'000;
   work.part_bytes = work.unit_bytes / 3;
-  work.kv_token_bytes = std::uint64_t{2048} * n_layers;
-  work.kv_products = std::uint64_t{8192} * n_layers;
+  work.kv = {{0, std::uint64_t{2048} * n_layers, std::uint64_t{8192} * n_layers}};
   return work;
 }
 
@@ -120,6 +119,21 @@ TEST(Predict, MeetsWhatThePageMeasuredWithinAQuarter) {
   expect_near(predict(whole, moe_plan(whole, 0.3), rates(), streamed).decode.tokens_per_second, 7.6);
   streamed.look_ahead = false;
   expect_near(predict(whole, moe_plan(whole, 0.3), rates(), streamed).decode.tokens_per_second, 6.2);
+}
+
+TEST(Predict, LayersWithAWindowReadOnlyWhatTheySee) {
+  WorkFacts half = moe_work(8);
+  Workload deep = decode_only();
+  deep.depth = 32'768;
+  const double all = predict(half, moe_plan(half, 1), rates(), deep).decode.memory_ns;
+  const KvWork part = half.kv[0];
+  half.kv = {{0, part.token_bytes / 2, part.products / 2}, {128, part.token_bytes / 2, part.products / 2}};
+  const double windowed = predict(half, moe_plan(half, 1), rates(), deep).decode.memory_ns;
+  half.kv.pop_back();
+  const double only_half = predict(half, moe_plan(half, 1), rates(), deep).decode.memory_ns;
+  const double of_window = 128.0 * static_cast<double>(part.token_bytes / 2) * 1e9 / rates().memory_bytes;
+  EXPECT_NEAR(windowed - only_half, of_window, 1e-6 * of_window);
+  EXPECT_LT(windowed, all);
 }
 
 TEST(Predict, NoTermIsExceededAndTheLargestIsTheLimit) {
