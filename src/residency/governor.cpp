@@ -16,13 +16,13 @@ std::uint64_t low_water_mark(const PressureFacts& facts) noexcept {
   return std::min(facts.limit_bytes / k_mark_divisor, k_max_mark_bytes);
 }
 
-bool leaves_mark_free(const PressureFacts& facts, std::uint64_t bytes) noexcept {
-  return facts.free_bytes >= bytes && facts.free_bytes - bytes >= low_water_mark(facts);
+std::uint64_t mark_while_others_grow(const PressureFacts& facts) noexcept {
+  return std::max(low_water_mark(facts), std::min(2 * facts.taken_bytes, facts.limit_bytes / 8));
 }
 
 GovernedBytes governed_bytes(const PressureFacts& facts) noexcept {
   const std::uint64_t mark = low_water_mark(facts);
-  const std::uint64_t low = std::max(mark, std::min(2 * facts.taken_bytes, facts.limit_bytes / 8));
+  const std::uint64_t low = mark_while_others_grow(facts);
   if (facts.free_bytes < low) {
     const std::uint64_t wanted = 2 * low - facts.free_bytes;
     const std::uint64_t of_slots = std::min(facts.slot_bytes, wanted);

@@ -34,7 +34,8 @@ GovernedBytes governed_bytes(const PressureFacts& facts) noexcept;
 /// What should stay free. Pure.
 std::uint64_t low_water_mark(const PressureFacts& facts) noexcept;
 
-/// Whether `bytes` more in slots leave the low-water mark free. Pure.
-bool leaves_mark_free(const PressureFacts& facts, std::uint64_t bytes) noexcept;
+/// The same while others take memory: what they would take until the look after the next, up to an eighth of
+/// the limit, where that is more. Pure.
+std::uint64_t mark_while_others_grow(const PressureFacts& facts) noexcept;
 
 }  // namespace sluice::residency

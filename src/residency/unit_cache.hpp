@@ -114,7 +114,8 @@ class UnitCache {
   /// are used. Throws Error(budget).
   void take_transit(MayTake may_take);
   /// Takes the memory of all other planned slots, part by part as long as it may: a neighbour may have taken
-  /// what the plan counted on. To be called once, before anything is fetched.
+  /// what the plan counted on. To be called once, before anything is fetched. Throws Error(budget) when
+  /// the system then refuses the transit slots.
   void fill_slots(MayTake may_take);
   /// Holds at most `bytes` in slots of the layers' own from now on, about the same share of every layer's:
   /// gives the memory of the units with the lowest scores back to the system, or takes slots that it gave

@@ -9,7 +9,8 @@
 namespace sluice::residency {
 
 void UnitCache::fill_slots(MayTake may_take) {
-  const std::uint64_t most = std::clamp(planned_own_bytes_ / 64, base::k_mib, 128 * base::k_mib);
+  // Small beside the mark that stays free, because others may take memory while pages come.
+  const std::uint64_t most = std::clamp(planned_own_bytes_ / 1024, base::k_mib, 16 * base::k_mib);
   while (own_bytes_ < planned_own_bytes_) {
     const std::uint64_t before = own_bytes_;
     const std::uint64_t step = std::min(most, planned_own_bytes_ - own_bytes_);
@@ -20,10 +21,14 @@ void UnitCache::fill_slots(MayTake may_take) {
       set_slots(share_of(std::min(wanted, planned_own_bytes_)));
     if (own_bytes_ == before) break;
   }
-  // Not all could be had: what is here makes room for the slots that the others pass through.
+  // Not all could be had: what is here makes room for the slots that the others pass through, and for what is
+  // taken while their pages come.
   if (own_bytes_ < planned_own_bytes_ && transit_is_spare_) {
     set_slots(share_of(own_bytes_ - std::min(own_bytes_, transit_bytes_)));
-    slabs_.restore_pages(planned_own_bytes_, transit_bytes_);
+    take_memory(slabs_, planned_own_bytes_, transit_bytes_, [&](std::uint64_t bytes) {
+      while (own_bytes_ != 0 && !may_take(bytes)) set_slots(share_of(own_bytes_ - own_bytes_ / 16));
+      return true;
+    });
     table_.use_transit();
   }
 }
@@ -81,9 +86,9 @@ void UnitCache::give_back(std::uint64_t bytes) {
     const auto n = static_cast<std::uint32_t>(std::ceil(table_.n_idle(layer) * share));
     resize_layer(layer, n_layer_slots(layer) - n);
   }
-  if (is_streaming()) return;
-  slabs_.restore_pages(planned_own_bytes_, transit_bytes_);
-  table_.use_transit();
+  // Pages of transit slots come as reads touch them: to take all of them here may last longer than others
+  // need for what is left.
+  if (!is_streaming()) table_.use_transit();
 }
 
 std::vector<std::uint32_t> UnitCache::share_of(std::uint64_t bytes) const {

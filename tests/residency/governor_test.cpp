@@ -36,10 +36,15 @@ TEST(Governor, TakesBackWhatIsFreeAgain) {
   EXPECT_EQ(slots({k_gib, 4 * k_gib, 64 * k_gib, 60 * k_gib}), 4 * k_gib);
 }
 
-TEST(Governor, TheFirstFillStopsAtTheMark) {
-  EXPECT_TRUE(leaves_mark_free({0, 4 * k_gib, 6400 * k_mib, 228 * k_mib}, 128 * k_mib));
-  EXPECT_FALSE(leaves_mark_free({0, 4 * k_gib, 6400 * k_mib, 227 * k_mib}, 128 * k_mib));
-  EXPECT_FALSE(leaves_mark_free({0, 4 * k_gib, 6400 * k_mib, 100 * k_mib}, 128 * k_mib));
+TEST(Governor, TheMarkRisesWhileOthersTakeMemory) {
+  PressureFacts facts{0, 4 * k_gib, 6400 * k_mib, 228 * k_mib};
+  EXPECT_EQ(mark_while_others_grow(facts), 100 * k_mib);
+  facts.taken_bytes = 50 * k_mib;
+  EXPECT_EQ(mark_while_others_grow(facts), 100 * k_mib);
+  facts.taken_bytes = 70 * k_mib;
+  EXPECT_EQ(mark_while_others_grow(facts), 140 * k_mib);
+  facts.taken_bytes = 2 * k_gib;
+  EXPECT_EQ(mark_while_others_grow(facts), 800 * k_mib) << "an eighth of the limit at most";
 }
 
 TEST(Governor, AFastFallOfFreeMemoryIsMetBeforeTheMark) {

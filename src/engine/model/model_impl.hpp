@@ -12,6 +12,7 @@
 #include "base/thread_pool.hpp"
 #include "engine/model/heat.hpp"
 #include "engine/model/kv_pool.hpp"
+#include "engine/model/open_models.hpp"
 #include "engine/model/prepare.hpp"
 #include "engine/model/pressure.hpp"
 #include "engine/model/tokenizer_impl.hpp"
@@ -74,7 +75,6 @@ struct Model::Impl {
   bool is_busy = false;  ///< A call is under way in which callbacks of the user may run.
   std::uint64_t n_prefill_tokens = 0, prefill_ns = 0, n_decode_tokens = 0, decode_ns = 0;
   std::uint64_t n_decode_passes = 0;
-  std::uint64_t process_bytes = 0;  ///< The process's own share, as planned.
   /// What generate() did with guesses; here, as the other counters.
   struct Speculation {
     std::uint64_t n_passes = 0, draft_ns = 0;
@@ -84,6 +84,7 @@ struct Model::Impl {
   } speculation;
 
   // From here on destruction order matters: what is declared later uses what is declared earlier.
+  engine::OpenModel listed;  ///< In the list until all the rest has given its memory back.
   std::unique_ptr<engine::Prepared> prepared;
   platform::Isa isa = platform::Isa::scalar;
   std::unique_ptr<base::ThreadPool> pool;

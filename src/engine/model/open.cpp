@@ -8,6 +8,7 @@
 #include "base/units.hpp"
 #include "engine/model/memory_claim.hpp"
 #include "engine/model/model_impl.hpp"
+#include "engine/model/open_models.hpp"
 #include "engine/model/open_turn.hpp"
 #include "engine/plan/machine_facts.hpp"
 #include "engine/speculate/shared_vocabulary.hpp"
@@ -301,16 +302,21 @@ Opener::Queue Opener::make_first_queue() {
 
 residency::MachineFacts Opener::look_at_machine() {
   residency::MachineFacts machine = machine_facts();
+  impl_->listed = OpenModel();  // A plan that is made again does not count the one before.
+  // What other models have not touched yet is not resident, but promised to them.
+  const ModelMemory others = open_models();
+  const std::uint64_t rest = machine.process_bytes - std::min(machine.process_bytes, others.planned_bytes);
+  machine.process_bytes = std::max(others.process_bytes, rest);
+  machine.other_bytes = others.planned_bytes;
   if (options_.draft != nullptr) {
-    // Pages of the draft's KV cache that were not touched yet are not resident, but promised to it.
-    const Model::Impl& draft = ModelAccess::impl(*options_.draft);
-    machine.draft_bytes = draft.plan.planned_bytes - draft.process_bytes;
-    const std::uint64_t rest = machine.process_bytes - std::min(machine.process_bytes, machine.draft_bytes);
-    machine.process_bytes = std::max(draft.process_bytes, rest);
+    machine.draft_bytes = ModelAccess::impl(*options_.draft).listed.planned_bytes();
+    machine.other_bytes -= machine.draft_bytes;
   }
-  if (hooks_.process_bytes) machine.process_bytes = *hooks_.process_bytes;
+  if (hooks_.process_bytes) {
+    machine.process_bytes = *hooks_.process_bytes;
+    machine.other_bytes = 0;
+  }
   machine.process_bytes += options_.program_bytes;
-  impl_->process_bytes = machine.process_bytes;
   return machine;
 }
 
@@ -327,6 +333,8 @@ void Opener::make_plan(residency::MachineFacts machine) {
   }
   impl_->placement = residency::make_plan(facts, machine, options_);
   impl_->plan = impl_->placement.plan;
+  const std::uint64_t shared_bytes = machine.process_bytes + machine.draft_bytes + machine.other_bytes;
+  impl_->listed = OpenModel({impl_->plan.planned_bytes - shared_bytes, machine.process_bytes});
   claim_.set_later_bytes(later_bytes(impl_->plan));
   const Plan& plan = impl_->plan;
   if (!plan.budget_is_default && machine.free_bytes != 0 && plan.planned_bytes > machine.free_bytes) {

@@ -55,10 +55,12 @@ std::optional<Pressure::Change> Pressure::look() {
   const std::uint64_t before = seen_free_bytes_ + seen_held_bytes_, after = facts->free_bytes + held_bytes;
   facts->taken_bytes = before - std::min(before, after);
   facts->max_growth_bytes = k_growth_bytes;
+  // The first look cannot tell how fast others take memory, so the next must come soon.
+  const bool is_first = seen_held_bytes_ == 0;
   seen_free_bytes_ = facts->free_bytes;
   seen_held_bytes_ = held_bytes;
   const std::uint64_t mark = residency::low_water_mark(*facts);
-  is_alarmed_ = facts->free_bytes < mark || facts->taken_bytes > mark / 4;
+  is_alarmed_ = is_first || facts->free_bytes < mark || facts->taken_bytes > mark / 4;
   return Change{*facts, residency::governed_bytes(*facts)};
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/units.hpp"
 #include "engine/model/model_impl.hpp"
 #include "engine/model/open_turn.hpp"
@@ -35,6 +36,29 @@ TEST(MemoryClaim, LeavesTheMarkAndWhatIsPromised) {
   claim.set_later_bytes(15 * k_mib);
   EXPECT_TRUE(claim.may_take(5 * k_mib));
   EXPECT_FALSE(claim.may_take(5 * k_mib + 1));
+}
+
+TEST(MemoryClaim, LeavesMoreWhileOthersTakeMemoryFast) {
+  std::uint64_t free_bytes = 300 * k_mib;
+  MemoryClaim claim([&] { return system_with(640 * k_mib, free_bytes); }, 0);
+  EXPECT_TRUE(claim.may_take(50 * k_mib));
+  free_bytes = 250 * k_mib;
+  EXPECT_TRUE(claim.may_take(50 * k_mib)) << "what it took itself is not taken by others";
+  free_bytes = 170 * k_mib;  // Others took 30 MiB, so 60 MiB stay free.
+  EXPECT_FALSE(claim.may_take(110 * k_mib + 1));
+  free_bytes = 140 * k_mib;
+  EXPECT_TRUE(claim.may_take(80 * k_mib));
+}
+
+TEST(MemoryClaim, WhatALookAllowsIsNotAllowedForLong) {
+  std::uint64_t free_bytes = 400 * k_mib;
+  MemoryClaim claim([&] { return system_with(640 * k_mib, free_bytes); }, 0);
+  EXPECT_TRUE(claim.must_take(k_mib));
+  free_bytes = 0;
+  const std::uint64_t start = base::now_ns();
+  while (base::now_ns() - start < 10'000'000) {  // As if pages came slowly.
+  }
+  EXPECT_FALSE(claim.must_take(k_mib));
 }
 
 TEST(MemoryClaim, WhatMustBeThereGoesDownToHalfTheMark) {
