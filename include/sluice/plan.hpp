@@ -33,11 +33,11 @@ struct PlanItem {
 /// machine's facts and the options; nothing is loaded to make it.
 struct Plan {
   std::uint64_t budget_bytes = 0;
-  bool budget_is_default = false;    ///< Taken from the machine rather than asked for.
-  std::string budget_source;         ///< "--memory", "cgroup /x", "MemAvailable", ...
-  std::uint64_t floor_bytes = 0;     ///< Smallest budget this model and context can run in.
-  std::uint64_t resident_bytes = 0;  ///< Budget from which on every expert stays in memory.
-  std::uint64_t planned_bytes = 0;   ///< Sum of all items.
+  bool budget_is_default = false;         ///< Taken from the machine rather than asked for.
+  std::string budget_source;              ///< "--memory", "cgroup /x", "MemAvailable", ...
+  std::uint64_t floor_bytes = 0;          ///< Smallest budget this model and context can run in.
+  std::uint64_t resident_from_bytes = 0;  ///< The least budget that keeps all weights in memory.
+  std::uint64_t planned_bytes = 0;        ///< Sum of all items.
   std::vector<PlanItem> items;
   std::uint32_t n_ctx = 0;
   std::uint32_t max_sequences = 1;

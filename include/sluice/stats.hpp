@@ -22,16 +22,16 @@ struct GuessStats {
 
 /// What was read from one of the drives that hold the model; the second copy counts apart.
 struct DriveStats {
-  std::string file;                   ///< The first of the model's files there.
-  std::uint64_t unit_read_bytes = 0;  ///< As in Stats.
-  std::uint64_t busy_ns = 0;          ///< Time with a unit read of this drive in flight.
-  std::uint64_t n_failed_reads = 0;   ///< Which were done from the second copy instead.
+  std::string file;                       ///< The first of the model's files there.
+  std::uint64_t streamed_read_bytes = 0;  ///< As in Stats.
+  std::uint64_t busy_ns = 0;              ///< Time with a unit read of this drive in flight.
+  std::uint64_t n_failed_reads = 0;       ///< Which were done from the second copy instead.
   /// The best rate of random reads that an earlier profile found, and when (seconds since 1970); 0: not
   /// known. See add_profiled_rates() in sluice/profile.hpp.
   double profiled_bytes_per_second = 0;
   std::int64_t profiled_at = 0;
   double read_rate() const noexcept {
-    return busy_ns == 0 ? 0.0 : static_cast<double>(unit_read_bytes) * 1e9 / static_cast<double>(busy_ns);
+    return busy_ns == 0 ? 0.0 : static_cast<double>(streamed_read_bytes) * 1e9 / static_cast<double>(busy_ns);
   }
 };
 
@@ -76,10 +76,10 @@ struct Stats {
   std::vector<LayerStats> layers;  ///< Those that have experts.
   // The drive.
   std::string io_backend;  ///< "io_uring, O_DIRECT" and the like, with the reason for a fallback.
-  std::uint64_t unit_read_bytes =
+  std::uint64_t streamed_read_bytes =
       0;  ///< Read for passes: units, streamed blocks, embeddings (aligned windows).
   std::uint64_t load_read_bytes = 0;  ///< Read once to open the model: header and pinned weights.
-  std::uint64_t read_bytes() const noexcept { return unit_read_bytes + load_read_bytes; }
+  std::uint64_t read_bytes() const noexcept { return streamed_read_bytes + load_read_bytes; }
   bool kernel_read_known = false;
   std::uint64_t kernel_read_bytes =
       0;  ///< What the kernel fetched from storage for this process since just before opening.
@@ -91,7 +91,7 @@ struct Stats {
   std::vector<DriveStats> drives;      ///< Those that were read from while or after loading.
   double read_rate() const noexcept {  ///< Bytes per second while busy.
     return io_busy_ns == 0 ? 0.0
-                           : static_cast<double>(unit_read_bytes) * 1e9 / static_cast<double>(io_busy_ns);
+                           : static_cast<double>(streamed_read_bytes) * 1e9 / static_cast<double>(io_busy_ns);
   }
   // Work. A pass of one token of each sequence, and guesses of what follows, is decode; anything larger is
   // prefill. Of guesses only those that stayed in the text are decoded tokens. The time of the draft is

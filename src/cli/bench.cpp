@@ -71,7 +71,7 @@ void fill_tokens(std::vector<TokenId>& tokens, std::uint32_t n, std::uint64_t st
 /// Adds what was counted between two moments.
 void add_counters(BenchTest& test, const Stats& before, const Stats& after) {
   test.weight_bytes += after.weight_bytes - before.weight_bytes;
-  test.unit_read_bytes += after.unit_read_bytes - before.unit_read_bytes;
+  test.streamed_read_bytes += after.streamed_read_bytes - before.streamed_read_bytes;
   test.io_busy_ns += after.io_busy_ns - before.io_busy_ns;
   test.stall_ns += after.stall_ns - before.stall_ns;
   test.n_hits += after.n_hits - before.n_hits;
@@ -213,11 +213,13 @@ double BenchTest::memory_rate() const {
   return weight_bytes_per_token() * median();
 }
 double BenchTest::drive_bytes_per_token() const {
-  return rates.empty() ? 0
-                       : static_cast<double>(unit_read_bytes) / n_tokens / static_cast<double>(rates.size());
+  return rates.empty()
+             ? 0
+             : static_cast<double>(streamed_read_bytes) / n_tokens / static_cast<double>(rates.size());
 }
 double BenchTest::drive_rate() const {
-  return io_busy_ns == 0 ? 0 : static_cast<double>(unit_read_bytes) * 1e9 / static_cast<double>(io_busy_ns);
+  return io_busy_ns == 0 ? 0
+                         : static_cast<double>(streamed_read_bytes) * 1e9 / static_cast<double>(io_busy_ns);
 }
 double BenchTest::hit_rate() const {
   const std::uint64_t n_wanted = n_hits + n_joins + n_misses + n_ahead_used;

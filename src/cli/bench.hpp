@@ -30,7 +30,7 @@ struct BenchTest {
   // Sums over all repetitions.
   std::uint64_t elapsed_ns = 0;
   std::uint64_t weight_bytes = 0;
-  std::uint64_t unit_read_bytes = 0, io_busy_ns = 0, stall_ns = 0;
+  std::uint64_t streamed_read_bytes = 0, io_busy_ns = 0, stall_ns = 0;
   std::uint64_t n_hits = 0, n_joins = 0, n_misses = 0;
   std::uint64_t n_ahead = 0,
                 n_ahead_used = 0;  ///< Units that look-ahead read, and those that were wanted next.

@@ -44,7 +44,7 @@ Json counts_json(const Stats& stats) {
       {"io_backend", stats.io_backend},
       {"read_bytes", stats.read_bytes()},
       {"load_read_bytes", stats.load_read_bytes},
-      {"unit_read_bytes", stats.unit_read_bytes},
+      {"streamed_read_bytes", stats.streamed_read_bytes},
       {"kernel_read_bytes", std::move(kernel_read_bytes)},
       {"n_reads", stats.n_reads},
       {"n_read_retries", stats.n_read_retries},
@@ -82,7 +82,7 @@ Json drives_json(const Stats& stats) {
     const bool is_profiled = drive.profiled_bytes_per_second > 0;
     drives.push_back(
         {{"file", drive.file},
-         {"unit_read_bytes", drive.unit_read_bytes},
+         {"streamed_read_bytes", drive.streamed_read_bytes},
          {"busy_ns", drive.busy_ns},
          {"read_bytes_per_second", drive.read_rate()},
          {"n_failed_reads", drive.n_failed_reads},
@@ -142,7 +142,7 @@ Json plan_json(const Plan& plan) {
       {"budget_is_default", plan.budget_is_default},
       {"budget_source", plan.budget_source},
       {"floor_bytes", plan.floor_bytes},
-      {"resident_bytes", plan.resident_bytes},
+      {"resident_from_bytes", plan.resident_from_bytes},
       {"planned_bytes", plan.planned_bytes},
       {"streamed_bytes", plan.streamed_bytes},
       {"dense_streamed_bytes", plan.dense_streamed_bytes},

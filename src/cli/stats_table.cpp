@@ -96,8 +96,8 @@ void add_read_rate(Table& table, const Stats& stats) {
   if (stats.drives.size() < 2) return;
   for (std::size_t i = 0; i < stats.drives.size(); ++i) {
     const DriveStats& drive = stats.drives[i];
-    std::string note = fmt::format("{} in {}{}", format_bytes(drive.unit_read_bytes), seconds(drive.busy_ns),
-                                   profile_note(drive));
+    std::string note = fmt::format("{} in {}{}", format_bytes(drive.streamed_read_bytes),
+                                   seconds(drive.busy_ns), profile_note(drive));
     if (drive.n_failed_reads != 0) note += fmt::format("; {} reads failed", drive.n_failed_reads);
     table.row(fmt::format("  drive {}", i + 1), text(drive.busy_ns, drive.read_rate()),
               fmt::format("{}; {}", note, base::printable(drive.file)));
@@ -119,7 +119,7 @@ void add_drive(Table& table, const Stats& stats) {
   }
   table.row("read", format_bytes(stats.read_bytes()),
             fmt::format("{} to open, {} of streamed weights, {} reads, {} retries",
-                        format_bytes(stats.load_read_bytes), format_bytes(stats.unit_read_bytes),
+                        format_bytes(stats.load_read_bytes), format_bytes(stats.streamed_read_bytes),
                         stats.n_reads, stats.n_read_retries));
   if (stats.kernel_read_known) {
     table.row("kernel's count", format_bytes(stats.kernel_read_bytes), kernel_note(stats));
@@ -212,7 +212,7 @@ std::string plan_table(const Plan& plan) {
   table.row("on the drive", format_bytes(plan.streamed_bytes),
             plan.fully_resident() ? "everything stays in memory" : "read when needed");
   table.row("smallest budget", format_bytes(plan.floor_bytes));
-  table.row("all in memory from", format_bytes(plan.resident_bytes));
+  table.row("all in memory from", format_bytes(plan.resident_from_bytes));
   table.row(
       "context", fmt::format("{}", plan.n_ctx),
       fmt::format("tokens for each of {} sequences, passes of {}", plan.max_sequences, plan.prefill_chunk));

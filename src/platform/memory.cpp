@@ -124,7 +124,7 @@ MemoryLimits MemoryReader::read() const {
     if (!tighter) continue;
     tightest_room = room;
     limits.cgroup_limit_bytes = limit;
-    limits.cgroup_used_bytes = memory->used_bytes;
+    limits.cgroup_unreclaimable_bytes = memory->used_bytes;
     limits.cgroup_path = group.path;
   }
   limits.address_space_limit_bytes = address_space_limit();
@@ -143,7 +143,7 @@ DefaultBudget default_budget(const MemoryLimits& limits, std::uint64_t own_rss_b
           Source::available_memory);
   }
   if (limits.cgroup_limit_bytes) {
-    bound(cgroup_budget(*limits.cgroup_limit_bytes, limits.cgroup_used_bytes, own_rss_bytes),
+    bound(cgroup_budget(*limits.cgroup_limit_bytes, limits.cgroup_unreclaimable_bytes, own_rss_bytes),
           Source::control_group);
   }
   if (limits.address_space_limit_bytes) {

@@ -17,7 +17,7 @@ struct MemoryLimits {
   /// The tightest cgroup (v1 or v2, this group and all ancestors): its limit and what is used of it now, less
   /// reclaimable file cache. Nothing when no group limits memory.
   std::optional<std::uint64_t> cgroup_limit_bytes;
-  std::uint64_t cgroup_used_bytes = 0;
+  std::uint64_t cgroup_unreclaimable_bytes = 0;
   std::string cgroup_path;                                 ///< Where that limit stands, for messages.
   std::optional<std::uint64_t> address_space_limit_bytes;  ///< RLIMIT_AS / RLIMIT_DATA when set.
   /// False: the process is in control groups that no mount shows, or /proc does not say, so that there may be

@@ -103,7 +103,7 @@ void DenseStream::begin_pass() {
 
 void DenseStream::restart() {
   queue_->cancel_speculative();
-  settle();
+  wait_for_reads();
   failed_ = false;
   origin_ = n_used_ = n_asked_;
 }
@@ -128,7 +128,7 @@ void DenseStream::set_streamed(std::vector<bool> streamed, std::uint32_t next_te
   if (n_used_ + n_same != n_asked_) {
     // A slot whose read is under way cannot be used for another.
     queue_->cancel_speculative();
-    settle();
+    wait_for_reads();
     n_same = count_same(layout, at);
   }
   n_asked_ = n_used_ + n_same;
@@ -142,7 +142,7 @@ void DenseStream::set_streamed(std::vector<bool> streamed, std::uint32_t next_te
   fill();
 }
 
-void DenseStream::settle() {
+void DenseStream::wait_for_reads() {
   while (queue_->n_pending() != 0) complete(1);
 }
 

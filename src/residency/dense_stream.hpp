@@ -93,7 +93,7 @@ class DenseStream {
   /// Keeps the drive busy while something else is computed: hands it what it has room for.
   void pump() { complete(0); }
   /// Waits for the reads under way, so that the counters and the kernel's tell the same.
-  void settle();
+  void wait_for_reads();
 
   const Statistics& statistics() const noexcept { return statistics_; }
   const storage::IoStatistics& io_statistics() const noexcept { return queue_->statistics(); }

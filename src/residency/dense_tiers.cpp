@@ -67,7 +67,7 @@ bool DenseTiers::take_back(std::uint32_t idx) {
   return true;
 }
 
-void DenseTiers::settle(std::uint32_t next_tensor) {
+void DenseTiers::end_returns(std::uint32_t next_tensor) {
   if (n_returning_ == 0) return;
   const std::size_t n_before = n_returning_;
   for (Block& block : blocks_) {

@@ -44,7 +44,7 @@ class DenseTiers {
   /// The same between two passes.
   bool resize_between_passes(std::uint64_t bytes);
   /// Ends the streaming of blocks whose rows are all back. As cheap as nothing when there are none.
-  void settle(std::uint32_t next_tensor);
+  void end_returns(std::uint32_t next_tensor);
 
   const Statistics& statistics() const noexcept { return statistics_; }
 

@@ -256,8 +256,8 @@ Level choose_level(const ModelFacts& model, const MachineFacts& machine, const O
 void place_blocks(const ModelFacts& model, std::uint64_t bytes, Placement& placement, Fixed& fixed) {
   // A sixteenth of the room, so that little is taken from a small budget, for the ring that is wanted.
   const std::uint64_t slot = model.ring_slot_bytes;
-  std::uint64_t n_slots =
-      std::max<std::uint64_t>(k_min_ring_slots, std::min(k_ring_bytes, (bytes + fixed.ring) / 16) / slot);
+  std::uint64_t n_slots = std::max<std::uint64_t>(
+      k_min_ring_slots, std::min(k_wanted_ring_bytes, (bytes + fixed.ring) / 16) / slot);
   bytes -= n_slots * slot - fixed.ring;
   placement.block_is_pinned = choose_pinned_blocks(model.blocks, bytes);
   std::uint64_t pinned = 0;
@@ -279,7 +279,8 @@ void add_spare_ring(const ModelFacts& model, Level level, std::uint64_t bytes, P
                     Fixed& fixed) {
   const std::uint64_t of_blocks = block_bytes(model), slot = model.ring_slot_bytes;
   if (!model.expert_layers.empty() || of_blocks == 0) return;
-  const std::uint64_t wanted = std::max(k_min_ring_slots * slot, std::min(k_ring_bytes, of_blocks / 16));
+  const std::uint64_t wanted =
+      std::max(k_min_ring_slots * slot, std::min(k_wanted_ring_bytes, of_blocks / 16));
   const std::uint64_t split = level.embedding_on_drive || level.streams_blocks ? 0 : model.split_bytes;
   if (bytes < split + k_min_ring_slots * slot || wanted > of_blocks / 2) return;
   placement.n_ring_slots = static_cast<std::uint32_t>(std::min(wanted, bytes - split) / slot);
@@ -373,8 +374,8 @@ Placement make_plan(const ModelFacts& model, const MachineFacts& machine, const 
     placement.kv_pages.push_back(static_cast<std::uint32_t>(kv_pages(group, model.kv_page_tokens, demand)));
   plan.prefill_chunk = chunk;
   const std::uint32_t full_chunk = options.prefill_chunk != 0 ? chunk : std::min(k_max_chunk, n_ctx);
-  plan.resident_bytes = fixed_parts(model, machine, options, n_ctx, full_chunk, {}).total() -
-                        transit_slots(model).bytes() + all_slots + model.scratch_bytes(full_chunk);
+  plan.resident_from_bytes = fixed_parts(model, machine, options, n_ctx, full_chunk, {}).total() -
+                             transit_slots(model).bytes() + all_slots + model.scratch_bytes(full_chunk);
   describe_plan(model,
                 {fixed.process, fixed.draft, fixed.others, fixed.alignment, fixed.kv, fixed.scratch,
                  fixed.ring, fixed.transit.bytes()},

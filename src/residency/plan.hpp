@@ -84,7 +84,8 @@ constexpr std::uint32_t k_min_auto_ctx =
     512;  ///< The planner shrinks a context nobody asked for down to this.
 constexpr std::uint32_t k_extra_transit = 2;  ///< Transit slots beyond one token's experts, so reads go on.
 constexpr std::uint32_t k_min_ring_slots = 4;
-constexpr std::uint64_t k_ring_bytes = std::uint64_t{64} << 20;       ///< Wanted: bridges the output matrix.
+constexpr std::uint64_t k_wanted_ring_bytes = std::uint64_t{64}
+                                              << 20;                  ///< Wanted: bridges the output matrix.
 constexpr std::uint64_t k_max_ring_bytes = std::uint64_t{128} << 20;  ///< With what nothing else can use.
 /// Embeddings below this leave memory only when the model would not fit otherwise.
 constexpr std::uint64_t k_min_drive_embedding = std::uint64_t{16} << 20;

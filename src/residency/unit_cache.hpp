@@ -108,7 +108,7 @@ class UnitCache {
   /// Reads every expert that has a slot of its own, in file order: for plans in which all fit. What `step`
   /// throws ends it, after which the cache can only be destroyed: that waits for the few reads that have
   /// begun, not for all.
-  void preload(LoadStep step = k_no_load_step);
+  void load_all(LoadStep step = k_no_load_step);
 
   /// Takes the memory of transit slots, if they are used from the start, part by part; else it comes as they
   /// are used. Throws Error(budget).
@@ -127,7 +127,7 @@ class UnitCache {
   void resize(std::uint64_t bytes);
   /// Gives back at least `bytes` of the layers' own slots, as far as there are slots that are neither leased
   /// nor being read. Waits for nothing, so it may be called within a fetch, while none of its leases is out,
-  /// and within preload().
+  /// and within load_all().
   void give_back(std::uint64_t bytes);
   /// Bytes that resize() can give back: now, and as planned. Both 0 when the cache has no transit slots or
   /// they are as large as all others.

@@ -35,7 +35,7 @@ void UnitCache::preload_while(base::FunctionRef<bool()> may_go_on) {
   }
 }
 
-void UnitCache::preload(LoadStep step) {
+void UnitCache::load_all(LoadStep step) {
   const auto complete_one = [&] {
     complete(1);
     step();

@@ -68,7 +68,7 @@ TEST(Run, TheBudgetChangesNoToken) {
   // The floor contains the size of the process itself, which is not the same in each run.
   constexpr std::uint64_t k_margin = 2 << 20;
   const auto least = answer(plan["floor_bytes"].get<std::uint64_t>() + k_margin);
-  const auto most = answer(plan["resident_bytes"].get<std::uint64_t>() + k_margin);
+  const auto most = answer(plan["resident_from_bytes"].get<std::uint64_t>() + k_margin);
   EXPECT_FALSE(least["plan"]["fully_resident"].get<bool>());
   EXPECT_TRUE(most["plan"]["fully_resident"].get<bool>());
   EXPECT_GT(least["stats"]["n_misses"].get<std::uint64_t>(), 0u);

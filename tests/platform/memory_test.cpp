@@ -44,7 +44,7 @@ TEST(MemoryLimits, V2UsageLeavesOutFilePages) {
                                                    "active_file " + text(512 * k_mib) + "unevictable 0\n");
   const MemoryLimits limits = read_memory_limits(root.path());
   EXPECT_EQ(limits.cgroup_limit_bytes, 6 * k_gib);
-  EXPECT_EQ(limits.cgroup_used_bytes, k_gib + 512 * k_mib);
+  EXPECT_EQ(limits.cgroup_unreclaimable_bytes, k_gib + 512 * k_mib);
   EXPECT_EQ(limits.cgroup_path, "/sys/fs/cgroup/app");
 }
 
@@ -76,7 +76,7 @@ TEST(MemoryLimits, AnAncestorThatLeavesLessWins) {
   const MemoryLimits limits = read_memory_limits(root.path());
   EXPECT_EQ(limits.cgroup_path, "/sys/fs/cgroup/pod");
   EXPECT_EQ(limits.cgroup_limit_bytes, 10 * k_gib);
-  EXPECT_EQ(limits.cgroup_used_bytes, 7 * k_gib);
+  EXPECT_EQ(limits.cgroup_unreclaimable_bytes, 7 * k_gib);
 }
 
 TEST(MemoryLimits, V1CountsTheWholeSubtree) {
@@ -90,7 +90,7 @@ TEST(MemoryLimits, V1CountsTheWholeSubtree) {
                                                           text(k_gib) + "total_active_file 4096\n");
   const MemoryLimits limits = read_memory_limits(root.path());
   EXPECT_EQ(limits.cgroup_limit_bytes, 4 * k_gib);
-  EXPECT_EQ(limits.cgroup_used_bytes, k_gib - 4096);
+  EXPECT_EQ(limits.cgroup_unreclaimable_bytes, k_gib - 4096);
   EXPECT_EQ(limits.cgroup_path, "/sys/fs/cgroup/memory/job");
 }
 
@@ -141,7 +141,7 @@ TEST(MemoryLimits, MissingAndGarbledFilesAreNoLimits) {
   }
   root.write("/sys/fs/cgroup/app/memory.max", text(k_gib));
   root.write("/sys/fs/cgroup/app/memory.current", "lots\n");
-  EXPECT_EQ(read_memory_limits(root.path()).cgroup_used_bytes, 0u);
+  EXPECT_EQ(read_memory_limits(root.path()).cgroup_unreclaimable_bytes, 0u);
 }
 
 TEST(MemoryLimits, MoreCacheThanUsageIsNoUsage) {
@@ -150,7 +150,7 @@ TEST(MemoryLimits, MoreCacheThanUsageIsNoUsage) {
   root.write("/sys/fs/cgroup/app/memory.max", text(k_gib));
   root.write("/sys/fs/cgroup/app/memory.current", "4096\n");
   root.write("/sys/fs/cgroup/app/memory.stat", "inactive_file 8192\nactive_file 18446744073709551615\n");
-  EXPECT_EQ(read_memory_limits(root.path()).cgroup_used_bytes, 0u);
+  EXPECT_EQ(read_memory_limits(root.path()).cgroup_unreclaimable_bytes, 0u);
 }
 
 TEST(MemoryLimits, TheRealMachineIsReadable) {
@@ -186,23 +186,23 @@ TEST(DefaultBudget, KeepsHalfOfWhatIsThere) {
 TEST(DefaultBudget, ATinyGroupStillGetsNearlyAllOfIt) {
   MemoryLimits limits = machine(24 * k_gib, 20 * k_gib);
   limits.cgroup_limit_bytes = 32 * k_mib;
-  limits.cgroup_used_bytes = 4 * k_mib;
+  limits.cgroup_unreclaimable_bytes = 4 * k_mib;
   const std::uint64_t without_headroom = 32 * k_mib - 32 * k_mib / 20;
   EXPECT_EQ(default_budget_bytes(limits, 4 * k_mib), without_headroom);
   // Another process of the group holds 8 MiB.
-  limits.cgroup_used_bytes = 12 * k_mib;
+  limits.cgroup_unreclaimable_bytes = 12 * k_mib;
   EXPECT_EQ(default_budget_bytes(limits, 4 * k_mib), without_headroom - 8 * k_mib);
 }
 
 TEST(DefaultBudget, AFullGroupLeavesHalfOfTheRestOrNothing) {
   MemoryLimits limits = machine(24 * k_gib, 20 * k_gib);
   limits.cgroup_limit_bytes = 100 * k_mib;
-  limits.cgroup_used_bytes = 96 * k_mib;
+  limits.cgroup_unreclaimable_bytes = 96 * k_mib;
   EXPECT_EQ(default_budget_bytes(limits, 0), 2 * k_mib);
-  limits.cgroup_used_bytes = 200 * k_mib;
+  limits.cgroup_unreclaimable_bytes = 200 * k_mib;
   EXPECT_EQ(default_budget_bytes(limits, 0), 0u);
   // Pages of ours that were charged to another group do not make others negative.
-  limits.cgroup_used_bytes = 1 * k_mib;
+  limits.cgroup_unreclaimable_bytes = 1 * k_mib;
   EXPECT_EQ(default_budget_bytes(limits, 50 * k_mib), 95 * k_mib);
 }
 
@@ -222,7 +222,7 @@ TEST(DefaultBudget, IsSaneWithoutAnyFactsAndWithAbsurdOnes) {
   EXPECT_EQ(default_budget_bytes(MemoryLimits{}, 0), k_gib);
   MemoryLimits absurd = machine(UINT64_MAX, UINT64_MAX);
   absurd.cgroup_limit_bytes = UINT64_MAX;
-  absurd.cgroup_used_bytes = UINT64_MAX;
+  absurd.cgroup_unreclaimable_bytes = UINT64_MAX;
   EXPECT_LE(default_budget_bytes(absurd, UINT64_MAX), UINT64_MAX - UINT64_MAX / 20);
 }
 
@@ -258,14 +258,14 @@ TEST(MemoryReader, ReadsNumbersAnewFromTheGroupsItFound) {
   root.write("/sys/fs/cgroup/app/memory.max", text(6 * k_gib));
   root.write("/sys/fs/cgroup/app/memory.current", text(3 * k_gib));
   const MemoryReader reader(root.path());
-  EXPECT_EQ(reader.read().cgroup_used_bytes, 3 * k_gib);
+  EXPECT_EQ(reader.read().cgroup_unreclaimable_bytes, 3 * k_gib);
   root.meminfo(24 * k_gib, 10 * k_gib);
   root.write("/sys/fs/cgroup/app/memory.current", text(4 * k_gib));
   root.write("/proc/self/mountinfo", "");
   const MemoryLimits limits = reader.read();
   EXPECT_EQ(limits.available_bytes, 10 * k_gib);
   EXPECT_EQ(limits.cgroup_limit_bytes, 6 * k_gib);
-  EXPECT_EQ(limits.cgroup_used_bytes, 4 * k_gib);
+  EXPECT_EQ(limits.cgroup_unreclaimable_bytes, 4 * k_gib);
 }
 
 TEST(DefaultBudget, NamesWhatIsSmallest) {

@@ -113,7 +113,7 @@ class Tiers : public ::testing::Test {
       const std::uint32_t first = 7 * layer;
       for (const auto& [next, n] :
            {std::pair{first, 3u}, {first + 3, 1u}, {first + 4, 2u}, {first + 6, 1u}}) {
-        tiers_->settle(next);
+        tiers_->end_returns(next);
         between(next);
         use(next, n);
         if (HasFatalFailure()) return;

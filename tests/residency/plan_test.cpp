@@ -142,7 +142,7 @@ TEST(Plan, FloorIsExact) {
 
 TEST(Plan, ResidentBudgetIsEnough) {
   const ModelFacts facts = moe_facts();
-  const std::uint64_t resident = make_plan(facts, machine(), budget(20 * k_mib)).plan.resident_bytes;
+  const std::uint64_t resident = make_plan(facts, machine(), budget(20 * k_mib)).plan.resident_from_bytes;
   // The chunk takes an eighth of the spare room at most, so the stated budget may use smaller passes, never
   // fewer experts.
   EXPECT_TRUE(make_plan(facts, machine(), budget(resident)).plan.fully_resident());

@@ -42,7 +42,7 @@ TEST(UnitCache, WhatKeepsAllStreamsOnceItGaveMemoryBackAndKeepsAllAgain) {
   EXPECT_EQ(cache.n_slots(), 24u) << "transit slots have no memory";
   EXPECT_EQ(cache.slot_bytes(), all);
   EXPECT_EQ(cache.planned_own_slot_bytes(), all - transit);
-  cache.preload();
+  cache.load_all();
 
   std::mt19937 random(11);
   for (int i = 0; i < 12; ++i) {
@@ -68,7 +68,7 @@ TEST(UnitCache, GivesBackWithinAFetchWhatTheFetchDoesNotUse) {
   for (const std::uint32_t n_slots : {8u, 6u}) {
     Bench bench(n_slots, 4);
     UnitCache& cache = *bench.cache;
-    if (!cache.is_streaming()) cache.preload();
+    if (!cache.is_streaming()) cache.load_all();
     std::vector<UnitCache::Want> wants;
     for (std::uint32_t expert = 0; expert < 8; ++expert) wants.push_back({expert, 1, Admission::if_better});
     cache.begin(1, wants, 1);
@@ -102,7 +102,7 @@ TEST(UnitCache, GivesBackWhileItLoadsWhatIsNotReadYet) {
     Bench bench(8, 4);
     UnitCache& cache = *bench.cache;
     int n_steps = 0;
-    cache.preload([&] {
+    cache.load_all([&] {
       if (n_steps++ == n_reads) cache.give_back(2 * bench.map.layers[0].slot_bytes);
     });
     EXPECT_TRUE(cache.is_streaming());

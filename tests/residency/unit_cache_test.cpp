@@ -96,7 +96,7 @@ TEST(UnitCache, AbandonedFetchesLoseNoSlot) {
 
 TEST(UnitCache, PreloadReadsEverythingOnce) {
   Bench bench(8, 0);
-  bench.cache->preload();
+  bench.cache->load_all();
   for (std::uint32_t layer = 0; layer < 3; ++layer) bench.fetch(layer, {0, 1, 2, 3, 4, 5, 6, 7}, 1);
   EXPECT_EQ(bench.cache->statistics().n_misses, 0u);
   EXPECT_EQ(bench.cache->statistics().n_hits, 24u);

@@ -187,7 +187,7 @@ bool Session::open(const std::filesystem::path& heat) {
   world_.set_failing(subject_.path, 0);
   if (!model_) return false;
   const Stats stats = model_->stats();
-  unit_bytes_at_open_ = stats.unit_read_bytes;
+  unit_bytes_at_open_ = stats.streamed_read_bytes;
   served_at_open_ = world_.served_bytes();
   failed_reads_told_.fill(world_.n_failed_reads());
   expect(stats.n_reads == world_.n_reads() - reads_before_, "opening counts {} reads, the drive took {}",
@@ -442,8 +442,8 @@ void Session::check_rows(const Asked& asked, const Outcome& outcome) {
 
 void Session::check_idle() {
   const Stats stats = model_->stats();
-  expect(stats.unit_read_bytes - unit_bytes_at_open_ == world_.served_bytes() - served_at_open_,
-         "{} bytes are counted as read, {} were served", stats.unit_read_bytes - unit_bytes_at_open_,
+  expect(stats.streamed_read_bytes - unit_bytes_at_open_ == world_.served_bytes() - served_at_open_,
+         "{} bytes are counted as read, {} were served", stats.streamed_read_bytes - unit_bytes_at_open_,
          world_.served_bytes() - served_at_open_);
   expect(stats.n_reads == world_.n_reads() - reads_before_, "{} reads are counted, the drive took {}",
          stats.n_reads, world_.n_reads() - reads_before_);

@@ -56,7 +56,7 @@ std::pair<std::uint64_t, std::uint64_t> Subject::budget_range(const OpenOptions&
   engine::Hooks hooks;
   hooks.process_bytes = 0;
   const Model model = engine::open_model(path, whole, hooks);
-  const std::pair range{model.plan().floor_bytes, model.plan().resident_bytes};
+  const std::pair range{model.plan().floor_bytes, model.plan().resident_from_bytes};
   budgets[shape] = range;
   return range;
 }

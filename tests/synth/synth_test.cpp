@@ -289,7 +289,7 @@ std::vector<float> logits_of(const std::filesystem::path& path, double share_of_
   const auto experts = static_cast<double>(inspection.bytes_by_role.at("experts"));
   if (share_of_experts < 1) {
     options.memory_bytes =
-        inspection.plan.resident_bytes - static_cast<std::uint64_t>(experts * (1 - share_of_experts));
+        inspection.plan.resident_from_bytes - static_cast<std::uint64_t>(experts * (1 - share_of_experts));
   }
   Model model = Model::open(path, options);
   Sequence sequence = model.new_sequence();
@@ -381,7 +381,7 @@ double hit_rate(const std::filesystem::path& path) {
   options.n_threads = 1;
   options.prefill_chunk = 1;
   const Inspection inspection = inspect(path, options);
-  options.memory_bytes = inspection.plan.resident_bytes - inspection.bytes_by_role.at("experts") / 2;
+  options.memory_bytes = inspection.plan.resident_from_bytes - inspection.bytes_by_role.at("experts") / 2;
   Model model = Model::open(path, options);
   Sequence sequence = model.new_sequence();
   std::vector<TokenId> tokens;

@@ -72,7 +72,7 @@ TEST(DensePlacement, EveryArchitectureGivesTheSameBitsFromTheFloorUp) {
       Model whole = engine::open_model(path, options_with(1u << 30), fixed_process());
       ASSERT_TRUE(whole.plan().fully_resident());
       const std::vector<float> expected = logits_of(whole);
-      const std::uint64_t floor = whole.plan().floor_bytes, resident = whole.plan().resident_bytes;
+      const std::uint64_t floor = whole.plan().floor_bytes, resident = whole.plan().resident_from_bytes;
       std::uint32_t n_streamed = 0;
       for (const std::uint64_t percent : {0u, 10u, 25u, 50u, 75u, 95u}) {
         OpenOptions options = options_with(floor + (resident - floor) * percent / 100);
@@ -97,7 +97,7 @@ auto changing_memory(std::vector<std::uint64_t> free_kib) {
     platform::MemoryLimits limits;
     limits.total_bytes = limits.available_bytes = 8u << 20;
     limits.cgroup_limit_bytes = 8u << 20;
-    limits.cgroup_used_bytes = (8u << 20) - (free_kib[(*n_looks)++ % free_kib.size()] << 10);
+    limits.cgroup_unreclaimable_bytes = (8u << 20) - (free_kib[(*n_looks)++ % free_kib.size()] << 10);
     return limits;
   };
 }
@@ -115,7 +115,7 @@ TEST(DensePlacement, MemoryPressureGivesTheSameBits) {
     const auto path = test::write_tiny_model(dir.path(), tiny);
     Model whole = engine::open_model(path, options_with(1u << 30), fixed_process());
     const std::vector<float> expected = logits_of(whole);
-    const std::uint64_t floor = whole.plan().floor_bytes, resident = whole.plan().resident_bytes;
+    const std::uint64_t floor = whole.plan().floor_bytes, resident = whole.plan().resident_from_bytes;
     std::uint64_t n_released = 0, n_returned = 0;
     for (const std::uint64_t percent : {10u, 20u, 40u, 60u, 80u, 95u}) {
       OpenOptions options = options_with(floor + (resident - floor) * percent / 100);
@@ -159,7 +159,7 @@ TEST(DensePlacement, AModelThatFitsGivesWayAndComesBack) {
   Model model = engine::open_model(path, options_with(1u << 30), hooks);
   ASSERT_TRUE(model.plan().fully_resident());
   EXPECT_TRUE(same(logits_of(model), expected));
-  EXPECT_EQ(model.stats().unit_read_bytes, 0u);
+  EXPECT_EQ(model.stats().streamed_read_bytes, 0u);
   EXPECT_EQ(model.stats().ring_bytes, 0u);
   const std::uint64_t pinned = model.stats().pinned_bytes;
 
@@ -179,9 +179,9 @@ TEST(DensePlacement, AModelThatFitsGivesWayAndComesBack) {
   EXPECT_TRUE(same(logits_of(model), expected));
   EXPECT_EQ(model.stats().pinned_bytes, pinned);
   EXPECT_EQ(model.stats().ring_bytes, 0u);
-  const std::uint64_t before = model.stats().unit_read_bytes;
+  const std::uint64_t before = model.stats().streamed_read_bytes;
   EXPECT_TRUE(same(logits_of(model), expected));
-  EXPECT_EQ(model.stats().unit_read_bytes, before) << "what is back is not read";
+  EXPECT_EQ(model.stats().streamed_read_bytes, before) << "what is back is not read";
 }
 
 class Draft : public ::testing::Test {
@@ -244,10 +244,10 @@ TEST_F(Draft, BlocksGiveWayInTheMiddleOfAPassAndComeBack) {
   EXPECT_EQ(stats.pinned_bytes, pinned);
   EXPECT_EQ(stats.n_blocks_released, model.plan().n_pinned_blocks);
   EXPECT_EQ(stats.n_blocks_returned, stats.n_blocks_released);
-  const std::uint64_t before = stats.unit_read_bytes;
+  const std::uint64_t before = stats.streamed_read_bytes;
   logits_of(model);
   const auto n_passes = 21 + 40 / model.plan().prefill_chunk;
-  EXPECT_LE(static_cast<double>(model.stats().unit_read_bytes - before),
+  EXPECT_LE(static_cast<double>(model.stats().streamed_read_bytes - before),
             1.2 * static_cast<double>(n_passes * model.plan().dense_streamed_bytes))
       << "what came back is not streamed";
 }
@@ -296,9 +296,9 @@ TEST_F(Draft, EachPassReadsTheStreamedBytesOnce) {
   Sequence sequence = model.new_sequence();
   const auto tokens = tokens_of(21, model.info().n_vocab);
   logits_of(model, sequence, std::span(tokens).first(1));
-  const std::uint64_t before = model.stats().unit_read_bytes;
+  const std::uint64_t before = model.stats().streamed_read_bytes;
   for (std::size_t i = 1; i < tokens.size(); ++i) logits_of(model, sequence, std::span(tokens).subspan(i, 1));
-  const auto read = static_cast<double>(model.stats().unit_read_bytes - before);
+  const auto read = static_cast<double>(model.stats().streamed_read_bytes - before);
   const auto streamed = static_cast<double>(20 * model.plan().dense_streamed_bytes);
   EXPECT_GE(read, streamed);
   // Windows of 4 KiB around chunks, and a row of the embeddings for each token.

@@ -104,7 +104,7 @@ class Neighbour {
   static std::uint64_t free_bytes() {
     const platform::MemoryLimits limits = platform::read_memory_limits();
     const std::uint64_t limit = limits.cgroup_limit_bytes.value_or(0);
-    return limit - std::min(limit, limits.cgroup_used_bytes);
+    return limit - std::min(limit, limits.cgroup_unreclaimable_bytes);
   }
   [[noreturn]] static void take(const MemoryCgroup& group, std::uint64_t bytes, std::uint64_t step_bytes,
                                 int pause_ms, int done, int end) {

@@ -98,7 +98,7 @@ class Placement : public ::testing::Test {
     ASSERT_TRUE(model.plan().fully_resident());
     ASSERT_EQ(stats.n_misses, 0u);
     floor_ = model.plan().floor_bytes;
-    resident_ = model.plan().resident_bytes;
+    resident_ = model.plan().resident_from_bytes;
   }
   void expect_same(const Case& one, Stats* stats = nullptr) {
     const std::vector<float> logits = all_logits(one, stats);
@@ -287,7 +287,7 @@ TEST_F(Placement, MemoryPressureGivesTheSameBits) {
     limits.total_bytes = limits.available_bytes = 64u << 20;
     limits.cgroup_limit_bytes = 64u << 20;
     const std::uint64_t free_mib[] = {10, 0, 0, 0, 2, 9, 0, 0, 30, 0, 1, 40};
-    limits.cgroup_used_bytes = (64 - free_mib[(*n_looks)++ % std::size(free_mib)]) << 20;
+    limits.cgroup_unreclaimable_bytes = (64 - free_mib[(*n_looks)++ % std::size(free_mib)]) << 20;
     return limits;
   };
   Stats stats;
@@ -306,7 +306,7 @@ TEST_F(Placement, AModelThatFitsGivesWayAndComesBackWithTheSameBits) {
     platform::MemoryLimits limits;
     limits.total_bytes = limits.available_bytes = 64u << 20;
     limits.cgroup_limit_bytes = 64u << 20;
-    limits.cgroup_used_bytes = (64 - *free_mib) << 20;
+    limits.cgroup_unreclaimable_bytes = (64 - *free_mib) << 20;
     return limits;
   };
   Model model = open(one);

@@ -104,7 +104,7 @@ class Generator {
     input_.insert(input_.end(), guesses.begin(), guesses.end());
     const std::uint64_t start = base::now_ns();
     if (!advance(input_, static_cast<std::uint32_t>(guesses.size()))) return false;
-    speculator_->settle(static_cast<std::uint32_t>(drawn_.size() - 1), base::now_ns() - start);
+    speculator_->note_accepted(static_cast<std::uint32_t>(drawn_.size() - 1), base::now_ns() - start);
     return true;
   }
 

@@ -35,7 +35,7 @@ constexpr std::uint64_t k_own_files = 64;
 constexpr std::uint64_t k_files_per_shard = 2;
 /// Kernels before this charge rings to the limit of locked memory.
 constexpr int k_uring_free_major = 5, k_uring_free_minor = 12;
-constexpr std::uint64_t k_ring_bytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t k_uring_locked_bytes = std::uint64_t{1} << 20;
 /// Kernels before this have no io_uring that reads into any memory.
 constexpr int k_uring_major = 5, k_uring_minor = 6;
 /// Percent of the time that something waits for memory: more is felt, and much more is thrashing.
@@ -310,7 +310,7 @@ class Judge {
       add(Severity::ok, "open files", "the limit is high enough");
     }
     if (kernel_before(k_uring_free_major, k_uring_free_minor) && health_.max_locked_bytes &&
-        *health_.max_locked_bytes < k_ring_bytes) {
+        *health_.max_locked_bytes < k_uring_locked_bytes) {
       add(Severity::warning, "locked memory",
           fmt::format("the limit is {}, and this kernel charges io_uring's rings to it",
                       format_bytes(*health_.max_locked_bytes)),

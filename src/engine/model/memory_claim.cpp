@@ -15,7 +15,7 @@ std::optional<residency::PressureFacts> memory_facts(const platform::MemoryLimit
   facts.free_bytes = limits.available_bytes;
   if (limits.cgroup_limit_bytes) {
     const std::uint64_t limit = *limits.cgroup_limit_bytes;
-    const std::uint64_t room = limit - std::min(limit, limits.cgroup_used_bytes);
+    const std::uint64_t room = limit - std::min(limit, limits.cgroup_unreclaimable_bytes);
     if (facts.limit_bytes == 0 || room < facts.free_bytes) {
       facts.limit_bytes = limit;
       facts.free_bytes = room;

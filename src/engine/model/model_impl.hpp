@@ -160,7 +160,8 @@ struct Model::Impl {
   std::vector<ItemFailure> run_pass(const LogitsSink& sink);
   /// Statistics, and what observers of the routing are told.
   void count_pass(std::uint64_t elapsed_ns);
-  void before_layer(std::uint32_t layer_idx);
+  /// A pass is about to begin this layer.
+  void report_progress(std::uint32_t layer_idx);
   Stats stats() const;
 
  private:

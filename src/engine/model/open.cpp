@@ -449,7 +449,7 @@ void Opener::fill_cache() {
   });
   impl_->pressure->give_way();
   if (cache.is_streaming()) return;
-  cache.preload([this] {
+  cache.load_all([this] {
     note_load(OpenStage::experts);
     impl_->pressure->give_way();
   });
@@ -474,7 +474,11 @@ void Opener::make_forward() {
       *owner->prepared->graph, parts().tensors, parts().units, parts().kv, *owner->ops, *owner->store,
       model::Forward::Streams{owner->cache.get(), owner->blocks.get(), owner->embeddings.get()},
       model::Forward::Limits{owner->plan.prefill_chunk, owner->plan.n_ctx}, options_.look_ahead);
-  owner->forward->set_layer_hook([owner](std::uint32_t layer_idx) { owner->before_layer(layer_idx); });
+  owner->forward->set_layer_hook([owner](std::uint32_t layer_idx) {
+    // With tiers it looks between products.
+    if (owner->tiers == nullptr && owner->cache != nullptr) owner->pressure->govern(0);
+    owner->report_progress(layer_idx);
+  });
   if (owner->cache != nullptr) owner->forward->set_busy_hook([owner] { owner->pressure->give_way(); });
   if (owner->tiers != nullptr)
     owner->forward->set_block_hook(

@@ -65,7 +65,7 @@ std::optional<Pressure::Change> Pressure::look() {
 }
 
 void Pressure::govern(std::uint32_t next_tensor) {
-  if (tiers_ != nullptr) tiers_->settle(next_tensor);
+  if (tiers_ != nullptr) tiers_->end_returns(next_tensor);
   const auto change = look();
   if (!change) return;
   const residency::PressureFacts& facts = change->facts;

@@ -54,7 +54,7 @@ void Model::Impl::add_cache_stats(Stats& stats) const {
 void Model::Impl::add_io_stats(Stats& stats) const {
   const storage::IoStatistics& io = store->queue().statistics();
   stats.io_backend = io_description;
-  stats.unit_read_bytes = io.read_bytes - io_before.read_bytes;
+  stats.streamed_read_bytes = io.read_bytes - io_before.read_bytes;
   stats.load_read_bytes = load_read_bytes;
   stats.n_reads = io.n_reads;
   stats.n_read_retries = io.n_retries;
@@ -63,14 +63,14 @@ void Model::Impl::add_io_stats(Stats& stats) const {
   add_drives(drives, store->queue().drives(), drives_before);
   const auto add_queue = [&](const storage::IoStatistics& other,
                              const std::vector<storage::DriveStatistics>& other_drives) {
-    stats.unit_read_bytes += other.read_bytes;
+    stats.streamed_read_bytes += other.read_bytes;
     stats.n_reads += other.n_reads;
     stats.n_read_retries += other.n_retries;
     stats.io_busy_ns += other.busy_ns;
     add_drives(drives, other_drives);
   };
   if (blocks != nullptr) {
-    blocks->settle();
+    blocks->wait_for_reads();
     add_queue(blocks->io_statistics(), blocks->drive_statistics());
     stats.ring_bytes = blocks->is_streaming() ? blocks->ring_bytes() : 0;
     stats.stall_ns += blocks->statistics().stall_ns;

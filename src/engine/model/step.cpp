@@ -224,8 +224,7 @@ void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) 
   if (!failures.empty()) throw Error(failures.front().code, failures.front().message);
 }
 
-void Model::Impl::before_layer(std::uint32_t layer_idx) {
-  if (tiers == nullptr && cache != nullptr) pressure->govern(0);
+void Model::Impl::report_progress(std::uint32_t layer_idx) {
   if (!progress) return;
   const double layers = static_cast<double>(layer_idx) / prepared->spec().n_layers();
   progress(static_cast<double>(n_step_done) + layers * static_cast<double>(rows.tokens.size()),

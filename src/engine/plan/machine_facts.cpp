@@ -30,7 +30,7 @@ void set_total(const platform::MemoryLimits& limits, residency::MachineFacts& fa
   facts.free_bytes = limits.available_bytes;
   if (!limits.cgroup_limit_bytes) return;
   const std::uint64_t limit = *limits.cgroup_limit_bytes;
-  const std::uint64_t room = limit - std::min(limit, limits.cgroup_used_bytes);
+  const std::uint64_t room = limit - std::min(limit, limits.cgroup_unreclaimable_bytes);
   if (limits.total_bytes == 0 || room < facts.free_bytes) facts.free_bytes = room;
   if (limits.total_bytes == 0 || limit < limits.total_bytes) {
     facts.total_bytes = limit;

@@ -87,12 +87,12 @@ void Drafter::guess(std::span<const TokenId> text, std::uint32_t n, double most_
   } catch (const Error& error) {
     // The model's own pass comes next and ends for the same reason.
     if (error.code() != ErrorCode::cancelled) throw;
-    settle(0);
+    note_accepted(0);
     out.clear();
   }
 }
 
-void Drafter::settle(std::uint32_t n_accepted) {
+void Drafter::note_accepted(std::uint32_t n_accepted) {
   sequence_.rewind(sequence_.n_tokens() - (n_fed_ - std::min(n_fed_, n_accepted)));
   n_fed_ = 0;
 }

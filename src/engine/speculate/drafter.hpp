@@ -30,7 +30,7 @@ class Drafter {
   void guess(std::span<const TokenId> text, std::uint32_t n, double most_ns, bool past_end,
              std::vector<TokenId>& out);
   /// The first n_accepted of the last guesses are now part of the text, the others are not.
-  void settle(std::uint32_t n_accepted);
+  void note_accepted(std::uint32_t n_accepted);
   /// The text was cut to its first `n` tokens.
   void truncate(std::size_t n);
 

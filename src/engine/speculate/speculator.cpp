@@ -120,10 +120,10 @@ std::span<const TokenId> Speculator::Impl::propose(std::uint32_t n_max, bool pas
   return guesses_;
 }
 
-void Speculator::Impl::settle(std::uint32_t n_accepted, std::uint64_t step_ns) {
+void Speculator::Impl::note_accepted(std::uint32_t n_accepted, std::uint64_t step_ns) {
   Model::Impl::Speculation& counters = target_->speculation;
   counters.draft_ns += guessing_ns_;
-  if (draft_) draft_->settle(n_accepted);
+  if (draft_) draft_->note_accepted(n_accepted);
   const auto ns = static_cast<double>(step_ns), guessing = static_cast<double>(guessing_ns_);
   if (guesses_.empty()) {
     gate_.note_plain(ns + guessing);
@@ -171,7 +171,7 @@ Model open_draft(const std::filesystem::path& path, const OpenOptions& options) 
         ErrorCode::budget,
         "the draft {} does not fit the memory budget of {} as a whole ({} would be needed), and streaming it "
         "would cost more than it saves; give more memory, or no draft",
-        path.string(), base::format_bytes(plan.budget_bytes), base::format_bytes(plan.resident_bytes));
+        path.string(), base::format_bytes(plan.budget_bytes), base::format_bytes(plan.resident_from_bytes));
   };
   return engine::open_model(std::move(header), own);
 }

@@ -15,8 +15,8 @@
 
 namespace sluice {
 
-/// What generate() asks, in this order: begin(), prompt_done(), then per pass propose(), settle() and push()
-/// for each token that is drawn.
+/// What generate() asks, in this order: begin(), prompt_done(), then per pass propose(), note_accepted() and
+/// push() for each token that is drawn.
 struct Speculator::Impl {
   Impl(const Model& model, std::optional<Model> draft_model, const SpeculateOptions& given);
 
@@ -28,7 +28,7 @@ struct Speculator::Impl {
   /// until the next call. `past_end`: an end token is a token like others.
   std::span<const TokenId> propose(std::uint32_t n_max, bool past_end);
   /// The first n_accepted of the proposed guesses are what the model drew; the pass took `step_ns`.
-  void settle(std::uint32_t n_accepted, std::uint64_t step_ns);
+  void note_accepted(std::uint32_t n_accepted, std::uint64_t step_ns);
   void push(TokenId token);
   /// Of the accepted guesses n_kept stay in the text: the answer may end inside them.
   void count(std::size_t n_kept);

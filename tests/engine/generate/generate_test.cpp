@@ -266,7 +266,7 @@ TEST(GenerateFailure, KeepsTheAnswerSoFar) {
   engine::Hooks hooks;
   hooks.process_bytes = 0;
   const Plan plan = engine::open_model(path, options, hooks).plan();
-  options.memory_bytes = plan.floor_bytes + (plan.resident_bytes - plan.floor_bytes) / 4;
+  options.memory_bytes = plan.floor_bytes + (plan.resident_from_bytes - plan.floor_bytes) / 4;
   bool armed = false;
   hooks.wrap_backend = [&](std::unique_ptr<storage::Backend> inner) {
     return std::make_unique<test::BreakableBackend>(std::move(inner), &armed);

@@ -25,7 +25,7 @@ platform::MemoryLimits system_with(std::uint64_t limit_bytes, std::uint64_t free
   platform::MemoryLimits limits;
   limits.total_bytes = limits.available_bytes = 64 * limit_bytes;
   limits.cgroup_limit_bytes = limit_bytes;
-  limits.cgroup_used_bytes = limit_bytes - free_bytes;
+  limits.cgroup_unreclaimable_bytes = limit_bytes - free_bytes;
   return limits;
 }
 

@@ -183,7 +183,7 @@ OpenOptions streaming(const std::filesystem::path& path, const engine::Hooks& ho
   OpenOptions options;
   options.prefill_chunk = 4;
   const Plan plan = engine::open_model(path, options, hooks).plan();
-  options.memory_bytes = plan.floor_bytes + (plan.resident_bytes - plan.floor_bytes) / 4;
+  options.memory_bytes = plan.floor_bytes + (plan.resident_from_bytes - plan.floor_bytes) / 4;
   return options;
 }
 

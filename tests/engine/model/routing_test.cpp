@@ -25,7 +25,7 @@ struct Tiny {
   std::filesystem::path path;
   OpenOptions options;
   engine::Hooks hooks;
-  std::uint64_t floor_bytes = 0, resident_bytes = 0;
+  std::uint64_t floor_bytes = 0, resident_from_bytes = 0;
 
   explicit Tiny(const test::TinyModel& shape = {}) : path(test::write_tiny_model(dir.path(), shape)) {
     options.n_threads = 1;
@@ -34,12 +34,12 @@ struct Tiny {
     hooks.process_bytes = 0;
     const Model model = open();
     floor_bytes = model.plan().floor_bytes;
-    resident_bytes = model.plan().resident_bytes;
+    resident_from_bytes = model.plan().resident_from_bytes;
   }
   Model open() const { return engine::open_model(path, options, hooks); }
   void set_budget(int percent) {
     options.memory_bytes =
-        floor_bytes + (resident_bytes - floor_bytes) * static_cast<std::uint64_t>(percent) / 100;
+        floor_bytes + (resident_from_bytes - floor_bytes) * static_cast<std::uint64_t>(percent) / 100;
   }
 };
 
@@ -168,7 +168,7 @@ TEST(Routing, EveryShareOfTheExpertsReadsItsMissesAndNothingElse) {
     decode(model, sequence, tokens);
     const Stats stats = model.stats();
     const double expected = static_cast<double>(stats.n_misses) * unit_bytes;
-    EXPECT_NEAR(static_cast<double>(stats.unit_read_bytes), expected, 0.03 * expected) << share << " %";
+    EXPECT_NEAR(static_cast<double>(stats.streamed_read_bytes), expected, 0.03 * expected) << share << " %";
     const ReplayCell cell = replay_trace(trace, ReplayPolicy::lfru, model.plan().n_cached_units, 0);
     EXPECT_EQ(cell.n_hits, stats.n_hits) << share << " %";
     EXPECT_EQ(cell.n_wanted - cell.n_hits, stats.n_joins + stats.n_misses) << share << " %";

@@ -35,7 +35,7 @@ struct Copied {
     hooks.process_bytes = 0;
     // A third of the experts fit.
     const Plan plan = engine::open_model(path, options, hooks).plan();
-    options.memory_bytes = plan.floor_bytes + (plan.resident_bytes - plan.floor_bytes) / 3;
+    options.memory_bytes = plan.floor_bytes + (plan.resident_from_bytes - plan.floor_bytes) / 3;
   }
   /// Logits of every token, one pass each, so that experts come and go.
   std::vector<float> logits(Stats* stats = nullptr) const {
@@ -92,10 +92,11 @@ TEST(SecondCopy, GivesTheSameBitsAndBothAreRead) {
     EXPECT_EQ(stats.drives[0].file, copied.path.string());
     EXPECT_EQ(stats.drives[1].file, copied.copy.string());
     for (const DriveStats& drive : stats.drives) {
-      EXPECT_GT(drive.unit_read_bytes, stats.unit_read_bytes / 20) << drive.file;
+      EXPECT_GT(drive.streamed_read_bytes, stats.streamed_read_bytes / 20) << drive.file;
       EXPECT_EQ(drive.n_failed_reads, 0u);
     }
-    EXPECT_EQ(stats.drives[0].unit_read_bytes + stats.drives[1].unit_read_bytes, stats.unit_read_bytes);
+    EXPECT_EQ(stats.drives[0].streamed_read_bytes + stats.drives[1].streamed_read_bytes,
+              stats.streamed_read_bytes);
     EXPECT_THAT(stats.io_backend, HasSubstr("second copy"));
   }
 }
@@ -187,7 +188,7 @@ TEST(SecondCopy, OfASplitModelIsFoundByAnyShardAndMustHaveAsMany) {
   Stats stats;
   EXPECT_EQ(copied.logits(&stats), expected);
   ASSERT_EQ(stats.drives.size(), 2u);
-  EXPECT_GT(stats.drives[1].unit_read_bytes, 0u);
+  EXPECT_GT(stats.drives[1].streamed_read_bytes, 0u);
 
   copied.options.second_copy = copied.copy;
   EXPECT_THAT(copied.refusal(ErrorCode::invalid_argument), HasSubstr("of 1 files, expected one of 3"));
@@ -227,9 +228,10 @@ TEST(SeveralDrives, OfASplitModelAreCountedOneByOne) {
   Stats stats;
   EXPECT_EQ(copied.logits(&stats), expected);
   ASSERT_EQ(stats.drives.size(), 2u);
-  EXPECT_EQ(stats.drives[0].unit_read_bytes + stats.drives[1].unit_read_bytes, stats.unit_read_bytes);
+  EXPECT_EQ(stats.drives[0].streamed_read_bytes + stats.drives[1].streamed_read_bytes,
+            stats.streamed_read_bytes);
   for (const DriveStats& drive : stats.drives) {
-    EXPECT_GT(drive.unit_read_bytes, 0u) << drive.file;
+    EXPECT_GT(drive.streamed_read_bytes, 0u) << drive.file;
     EXPECT_LE(drive.busy_ns, stats.io_busy_ns) << drive.file;
   }
   ProfileOptions options;

@@ -38,8 +38,8 @@ class StockFiles : public ::testing::Test {
     OpenOptions options = options_;
     const Plan whole = engine::open_model(path_, options, hooks_).plan();
     options.memory_bytes =
-        whole.floor_bytes +
-        static_cast<std::uint64_t>(share * static_cast<double>(whole.resident_bytes - whole.floor_bytes));
+        whole.floor_bytes + static_cast<std::uint64_t>(
+                                share * static_cast<double>(whole.resident_from_bytes - whole.floor_bytes));
     Model model = engine::open_model(path_, options, hooks_);
     Run result;
     result.plan = model.plan();
@@ -51,7 +51,7 @@ class StockFiles : public ::testing::Test {
         result.logits.insert(result.logits.end(), row.begin(), row.end());
       });
     }
-    result.read_bytes = model.stats().unit_read_bytes;
+    result.read_bytes = model.stats().streamed_read_bytes;
     return result;
   }
   std::string refusal() const {

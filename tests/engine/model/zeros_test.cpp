@@ -31,7 +31,7 @@ class ZeroWeights : public ::testing::TestWithParam<bool> {
     const Plan plan = engine::open_model(path_, options_, hooks_).plan();
     options_.memory_bytes =
         plan.floor_bytes +
-        static_cast<std::uint64_t>(share * static_cast<double>(plan.resident_bytes - plan.floor_bytes));
+        static_cast<std::uint64_t>(share * static_cast<double>(plan.resident_from_bytes - plan.floor_bytes));
   }
   void clear(std::uint64_t begin, std::uint64_t end) {
     std::vector<std::byte> bytes = test::read_bytes(path_);

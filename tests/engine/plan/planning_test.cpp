@@ -69,8 +69,8 @@ TEST(MakePlans, AHeaderIsEnoughAndSaysWhatIsMissing) {
   const PlanReport cut = make_plans(request_for(path, 4 * k_gib));
   EXPECT_GE(cut.missing_bytes, 100'000u - 32);  // The file may end with padding.
   EXPECT_LE(cut.missing_bytes, 100'000u);
-  EXPECT_EQ(cut.choices.at(0).plan->resident_bytes - cut.choices.at(0).plan->items.at(0).bytes,
-            whole.choices.at(0).plan->resident_bytes - whole.choices.at(0).plan->items.at(0).bytes);
+  EXPECT_EQ(cut.choices.at(0).plan->resident_from_bytes - cut.choices.at(0).plan->items.at(0).bytes,
+            whole.choices.at(0).plan->resident_from_bytes - whole.choices.at(0).plan->items.at(0).bytes);
   std::filesystem::resize_file(path, 100);
   EXPECT_THROW(make_plans(request_for(path)), Error);
 }
