@@ -72,7 +72,8 @@ struct OpenOptions {
   /// Overrides the file's tokenizer.ggml.pre.
   std::string pre_tokenizer;
   // While the model opens, and not later:
-  /// May be raised from a signal handler or another thread: opening ends with Error(cancelled).
+  /// May be raised from a signal handler or another thread: opening ends with Error(cancelled). Not looked at
+  /// while the header is read and the vocabulary built, which takes some tenths of a second.
   const std::atomic<bool>* cancel = nullptr;
   /// Told how far opening is, often, on the thread that opens. Must not throw.
   std::function<void(const OpenProgress&)> on_progress;

@@ -27,7 +27,8 @@ using RoutingObserver = std::function<void(const RoutedPass&)>;
 /// Writes a routing trace: JSON lines, first an object about the model, then one per token:
 /// {"tok": 17, "phase": "prompt" | "decode", "layers": [[ids of the first layer with experts], ...]}.
 /// Buffered and written in whole lines. A write that fails (a full disk) ends the trace with one warning on
-/// standard error and leaves the lines before it; the run goes on.
+/// standard error and leaves the lines before it; the run goes on. Used by one thread at a time: that which
+/// computes, once the observer is in use. Must outlive the last pass that its observer sees.
 class TraceWriter {
  public:
   /// Creates the file, or replaces one that is empty or an earlier trace. Throws Error(io) naming the path

@@ -49,7 +49,9 @@ class Tokenizer {
   std::shared_ptr<const Impl> impl_;
 };
 
-/// Turns generated tokens into text as they come, never emitting half a UTF-8 character.
+/// Turns generated tokens into text as they come, never emitting half a UTF-8 character. Used by one thread
+/// at a time, any; several may decode with one tokenizer at once, each with a stream of its own. Keeps the
+/// vocabulary alive, so the tokenizer and its model may go first.
 class TextStream {
  public:
   /// `special`: show control tokens. `at_start`: the tokens begin a text, so the space that SentencePiece

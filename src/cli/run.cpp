@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/log.hpp"
 #include "base/text.hpp"
 #include "base/units.hpp"
 #include "cli/chat.hpp"
@@ -290,6 +291,7 @@ int run(const RunCommand& command, Output& output) {
   if (command.verbose) describe_model(model);
   const int status = interactive ? run_chat(command, model, options, rates, output)
                                  : run_prompt(command, model, options, text, rates, output);
+  if (const std::string text = swap_warning(model.stats()); !text.empty()) base::warn("{}", text);
   model.save_heat();
   return status;
 }

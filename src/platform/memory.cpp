@@ -154,8 +154,8 @@ DefaultBudget default_budget(const MemoryLimits& limits, std::uint64_t own_rss_b
   return budget;
 }
 
-ProcessMemory read_process_memory() {
-  const std::string status = read_text_file("/proc/self/status").value_or("");
+ProcessMemory read_process_memory(const std::string& root) {
+  const std::string status = read_text_file(root + "/proc/self/status").value_or("");
   ProcessMemory memory;
   memory.rss_bytes = find_number(status, "VmRSS:").value_or(0);
   memory.swapped_bytes = find_number(status, "VmSwap:").value_or(0);

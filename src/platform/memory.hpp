@@ -68,7 +68,8 @@ struct ProcessMemory {
   std::uint64_t peak_rss_bytes = 0;  ///< VmHWM.
   std::uint64_t swapped_bytes = 0;   ///< VmSwap: of this process, now on the swap drive.
 };
-ProcessMemory read_process_memory();
+/// `root` as for MemoryReader.
+ProcessMemory read_process_memory(const std::string& root = "");
 
 /// Bytes the kernel has fetched from storage for this process (/proc/self/io read_bytes); nothing where
 /// unknown.

@@ -160,13 +160,13 @@ TEST(BeforeLoading, AFileWithoutAVocabularyIsRefused) {
   Unloadable unloadable;
   unloadable.model().metadata.set("tokenizer.ggml.model", {gguf::ValueType::string, std::string("no_vocab")});
   const std::string model = unloadable.write(), text = unloadable.text_file();
-  const char* k_error = "has no vocabulary";
-  EXPECT_THAT(error_of({"run", model, "-p", "Hi", "--heat", "off"}), HasSubstr(k_error));
-  EXPECT_THAT(error_of({"perplexity", model, "-f", text, "--ctx", "64"}), HasSubstr(k_error));
+  const std::string error = model + ": the file has no vocabulary";
+  EXPECT_THAT(error_of({"run", model, "-p", "Hi", "--heat", "off"}), HasSubstr(error));
+  EXPECT_THAT(error_of({"perplexity", model, "-f", text, "--ctx", "64"}), HasSubstr(error));
   SLUICE_NEEDS_TERMINAL(terminal);
   Process::Options options;
   options.input_fd = terminal.program_end();
-  EXPECT_THAT(error_of({"run", model, "--heat", "off"}, options), HasSubstr(k_error));
+  EXPECT_THAT(error_of({"run", model, "--heat", "off"}, options), HasSubstr(error));
   // Random tokens need none: loading begins.
   EXPECT_THAT(error_of({"bench", model, "-p", "4", "-n", "1", "-r", "1"}), HasSubstr("are all zero"));
 }

@@ -239,6 +239,16 @@ TEST(ProcessMemory, CountsTouchedPages) {
   EXPECT_GE(after.peak_rss_bytes, after.rss_bytes);
 }
 
+TEST(ProcessMemory, KnowsWhatIsSwappedOut) {
+  test::FakeRoot root;
+  EXPECT_EQ(read_process_memory(root.path()).swapped_bytes, 0u) << "the system does not say";
+  root.write("/proc/self/status", "VmHWM:\t  9000 kB\nVmRSS:\t  5000 kB\nVmSwap:\t  3000 kB\n");
+  const ProcessMemory memory = read_process_memory(root.path());
+  EXPECT_EQ(memory.swapped_bytes, std::uint64_t{3000} << 10);
+  EXPECT_EQ(memory.rss_bytes, std::uint64_t{5000} << 10);
+  EXPECT_EQ(memory.peak_rss_bytes, std::uint64_t{9000} << 10);
+}
+
 TEST(MemoryLimits, SaysWhenGroupsCannotBeSeen) {
   test::FakeRoot root;
   root.meminfo(24 * k_gib, 20 * k_gib);

@@ -280,11 +280,13 @@ class Judge {
                                                                         : "out"),
           "give a smaller --memory or stop what takes the memory");
     } else if (health_.swap_total_bytes != 0) {
+      const std::uint64_t used =
+          health_.swap_total_bytes - std::min(health_.swap_free_bytes, health_.swap_total_bytes);
       add(Severity::note, "swap",
-          fmt::format("{} of swap, {} in use, quiet now; weights that are swapped out come back slowly",
+          fmt::format("{} of swap, {}, quiet now; weights that are swapped out come back slowly",
                       format_bytes(health_.swap_total_bytes),
-                      format_bytes(health_.swap_total_bytes -
-                                   std::min(health_.swap_free_bytes, health_.swap_total_bytes))));
+                      used == 0 ? "nothing in use" : format_bytes(used) + " in use"),
+          used == 0 ? "" : "if an answer is slow, --stats says what of the program is swapped out");
     } else {
       add(Severity::ok, "swap", "there is none");
     }
@@ -309,12 +311,22 @@ class Judge {
     } else {
       add(Severity::ok, "open files", "the limit is high enough");
     }
-    if (kernel_before(k_uring_free_major, k_uring_free_minor) && health_.max_locked_bytes &&
-        *health_.max_locked_bytes < k_uring_locked_bytes) {
+    locked_memory();
+  }
+
+  /// Weights are not locked, so only what io_uring locks counts.
+  void locked_memory() {
+    const bool is_charged = kernel_before(k_uring_free_major, k_uring_free_minor);
+    const std::string limit = health_.max_locked_bytes ? format_bytes(*health_.max_locked_bytes) : "none";
+    if (is_charged && health_.max_locked_bytes && *health_.max_locked_bytes < k_uring_locked_bytes) {
       add(Severity::warning, "locked memory",
-          fmt::format("the limit is {}, and this kernel charges io_uring's rings to it",
-                      format_bytes(*health_.max_locked_bytes)),
+          fmt::format("the limit is {}, and this kernel charges io_uring's rings to it", limit),
           "ulimit -l 8192, or Linux 5.12 or later");
+    } else {
+      add(Severity::ok, "locked memory",
+          fmt::format(
+              "the limit is {}, {}", limit,
+              is_charged ? "enough for io_uring's rings" : "and nothing that the program does counts to it"));
     }
   }
 

@@ -206,6 +206,7 @@ void Opener::read_header(Header header) {
   check_weights(*prepared);
   auto tokenizer = std::make_shared<Tokenizer::Impl>();
   tokenizer->tokenizer = std::move(prepared->tokenizer);
+  tokenizer->path = prepared->file.shards.front().path;
   impl_ = std::make_unique<Model::Impl>(Tokenizer(std::move(tokenizer)));
   impl_->options = options_;
   // These are looked at only while the model opens, and may be gone later.

@@ -8,9 +8,10 @@ namespace {
 
 const tokenizer::Tokenizer& require(const Tokenizer::Impl& impl) {
   if (impl.tokenizer == nullptr) {
-    base::fail(
-        ErrorCode::unsupported,
-        "the model file has no vocabulary, so text cannot be turned into tokens or back; give token ids");
+    base::fail(ErrorCode::unsupported,
+               "{}: the file has no vocabulary (tokenizer.ggml.model), so text cannot be turned into tokens "
+               "or back; use a file that has one, or the library with token ids (Model::step)",
+               impl.path);
   }
   return *impl.tokenizer;
 }

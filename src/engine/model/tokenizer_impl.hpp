@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "sluice/tokenizer.hpp"
@@ -8,9 +9,10 @@
 
 namespace sluice {
 
-/// Null when the file has no vocabulary: such a model runs on token ids alone.
 struct Tokenizer::Impl {
+  /// Null when the file has no vocabulary: such a model runs on token ids alone.
   std::unique_ptr<tokenizer::Tokenizer> tokenizer;
+  std::string path;  ///< Of the file, for errors.
 };
 
 }  // namespace sluice
