@@ -38,7 +38,7 @@ struct Hooks {
   /// Wraps the storage backend, to inject faults.
   std::function<std::unique_ptr<storage::Backend>(std::unique_ptr<storage::Backend>)> wrap_backend;
   /// What the planner takes as the process's own share instead of measuring it, so that a test's plan does
-  /// not depend on how much the test program has allocated before.
+  /// not depend on how much the test program has allocated before. Other open models then count as nothing.
   std::optional<std::uint64_t> process_bytes;
   /// Stands in for what the system says of memory while the model runs.
   std::function<platform::MemoryLimits()> memory_limits;
