@@ -21,6 +21,7 @@
 #include "cli/signals.hpp"
 #include "cli/speculation.hpp"
 #include "cli/stats_table.hpp"
+#include "cli/swap_warning.hpp"
 #include "sluice/model.hpp"
 #include "sluice/routing.hpp"
 

@@ -52,9 +52,6 @@ std::string kernel_note(const Stats& stats) {
                      kernel > ours ? "more" : "less", percent(difference, ours));
 }
 
-/// Memory of a program that nothing uses any more goes first, and is not missed.
-constexpr std::uint64_t k_unfelt_swap_bytes = std::uint64_t{16} << 20;
-
 void add_memory(Table& table, const Plan& plan, const Stats& stats) {
   table.heading("memory");
   table.row("budget", format_bytes(stats.budget_bytes), budget_note(plan));
@@ -228,17 +225,6 @@ std::string stats_table(const Plan& plan, const Stats& stats) {
   add_drive(table, stats);
   add_work(table, stats);
   return table.text();
-}
-
-// A new process has nothing on the swap drive, so what is there at the end came during the run.
-std::string swap_warning(const Stats& stats) {
-  if (stats.swapped_bytes < k_unfelt_swap_bytes) return {};
-  return fmt::format(
-      "{} of this process were swapped out during the run, {} are in memory: the system had too little for "
-      "all "
-      "programs, and weights on the swap drive come back slowly. Give a smaller --memory, or end other "
-      "programs",
-      format_bytes(stats.swapped_bytes), format_bytes(stats.rss_bytes));
 }
 
 std::string layer_table(const Stats& stats) {

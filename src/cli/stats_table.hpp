@@ -36,9 +36,6 @@ std::string plan_table(const Plan& plan);
 /// Everything that was counted while the model ran.
 std::string stats_table(const Plan& plan, const Stats& stats);
 
-/// Says that a run was swapped out, and the cure; empty when it was not, or so little that nobody feels it.
-std::string swap_warning(const Stats& stats);
-
 /// What was counted of every layer that has experts; empty when none has.
 std::string layer_table(const Stats& stats);
 

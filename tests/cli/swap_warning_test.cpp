@@ -1,5 +1,5 @@
 // Goal: a run that was swapped out says so. Method: invented statistics.
-#include "cli/stats_table.hpp"
+#include "cli/swap_warning.hpp"
 
 #include <gtest/gtest.h>
 
