@@ -69,7 +69,7 @@ Model open(Faults* faults) {
   const auto path = test::builtin_model("tales-29m-moe-Q4_K_M.gguf");
   if (faults == nullptr) return engine::open_model(path, options, hooks);
   const Plan plan = engine::open_model(path, options, hooks).plan();
-  options.memory_bytes = plan.floor_bytes + (plan.resident_bytes - plan.floor_bytes) / 5;
+  options.memory_bytes = plan.floor_bytes + (plan.resident_from_bytes - plan.floor_bytes) / 5;
   hooks.wrap_backend = [faults](std::unique_ptr<storage::Backend> inner) {
     return std::make_unique<FailingBackend>(std::move(inner), *faults);
   };
