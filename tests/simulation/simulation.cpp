@@ -30,7 +30,6 @@ struct SinkError {};
 /// A sequence, and the resident model's sequence of the same tokens.
 struct Pair {
   Sequence sequence, reference;
-  bool has_spare_pages = false;  ///< A pass that failed may have left it pages for its tokens.
 };
 
 struct Row {
@@ -264,7 +263,6 @@ void Session::rewind(Pair& pair) {
   say("back from {} to {}", pair.sequence.n_tokens(), n);
   pair.sequence.rewind(n);
   pair.reference.rewind(n);
-  pair.has_spare_pages = false;
 }
 
 void Session::share() {
@@ -276,7 +274,6 @@ void Session::share() {
   to.reference.rewind(0);
   expect(to.sequence.share_prefix(from.sequence, n) == n && to.reference.share_prefix(from.reference, n) == n,
          "not all tokens were shared");
-  to.has_spare_pages = false;
   has_shared_ = true;
 }
 
@@ -369,7 +366,6 @@ void Session::step() {
     // Of several items one may have failed by itself, and then they fill the passes in other ways.
     expect(asked.items.size() > 1 || n_kept % model_->plan().prefill_chunk == 0,
            "{} tokens are no whole passes of {}", n_kept, model_->plan().prefill_chunk);
-    for (Pair* pair : asked.pairs) pair->has_spare_pages = true;
   }
   check_error(asked, outcome);
   check_rows(asked, outcome);
@@ -468,7 +464,7 @@ void Session::check_pages() {
   for (const Pair& pair : pairs_) {
     const std::uint64_t n_pages = engine::pages_for(pair.sequence.n_tokens());
     n_least = has_shared_ ? std::max(n_least, n_pages) : n_least + n_pages;
-    n_most += engine::pages_for(pair.has_spare_pages ? options_.n_ctx : pair.sequence.n_tokens());
+    n_most += n_pages;
   }
   const std::uint64_t n_owned = n_all - pool.n_free();
   expect(n_owned >= n_least && n_owned <= n_most, "{} of {} pages are taken, {} to {} are in use", n_owned,

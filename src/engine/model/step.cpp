@@ -231,6 +231,24 @@ void Model::Impl::report_progress(std::uint32_t layer_idx) {
            n_step_tokens);
 }
 
+namespace {
+
+/// Takes back the pages that a pass has reserved for tokens which it did not compute, however it ends.
+class SparePages {
+ public:
+  explicit SparePages(std::span<const Model::Impl::PassItems::Part> parts) : parts_(parts) {}
+  ~SparePages() {
+    for (const auto& part : parts_) part.sequence->rewind(part.sequence->n_tokens);
+  }
+  SparePages(const SparePages&) = delete;
+  SparePages& operator=(const SparePages&) = delete;
+
+ private:
+  std::span<const Model::Impl::PassItems::Part> parts_;
+};
+
+}  // namespace
+
 std::vector<ItemFailure> Model::Impl::run_pass(const LogitsSink& sink) {
   const std::uint64_t start = base::now_ns();
   std::uint64_t sink_ns = 0;
@@ -244,6 +262,7 @@ std::vector<ItemFailure> Model::Impl::run_pass(const LogitsSink& sink) {
   if (rows.tokens.size() <= k_few_rows)
     std::fill(rows.kinds.begin(), rows.kinds.end(), model::RowKind::decode);
   pass_routing.clear();
+  const SparePages spare(rows.parts);
   std::vector<model::SequenceFailure> failed =
       forward->run({rows.tokens,
                     {rows.positions, rows.sequence_of, rows.sequences, kv->regions()},
