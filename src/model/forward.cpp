@@ -72,7 +72,8 @@ Forward::Forward(Graph& graph, const BoundTensors& tensors, const residency::Uni
   void* host = host_.data();
   std::size_t space = host_.size();
   arena_ = Arena(ops_.allocate(memory.device_bytes),
-                 static_cast<std::byte*>(std::align(k_alignment, memory.host_bytes, host, space)));
+                 static_cast<std::byte*>(std::align(k_alignment, memory.host_bytes, host, space)),
+                 {memory.device_bytes, memory.host_bytes});
   if (embeddings_ != nullptr) {
     gathered_ids_.resize(max_rows_);
     std::iota(gathered_ids_.begin(), gathered_ids_.end(), 0);

@@ -39,7 +39,7 @@ TEST(Arena, TakesWhatItCounted) {
     std::byte bytes[64];
   };
   std::vector<Line> device(counting.peak().device / 64), host(counting.peak().host / 64);
-  Arena arena(device.front().bytes, host.front().bytes);
+  Arena arena(device.front().bytes, host.front().bytes, counting.peak());
   const Taken taken = take(arena);
   EXPECT_EQ(arena.peak().device, counting.peak().device);
   EXPECT_EQ(arena.mark().device, 64u);
@@ -48,6 +48,15 @@ TEST(Arena, TakesWhatItCounted) {
   EXPECT_EQ(taken.second.data, taken.first.data);
   EXPECT_EQ(taken.list.size(), 7u);
   EXPECT_EQ(taken.second.stride, 10u);
+}
+
+TEST(ArenaDeathTest, TakingMoreThanWasCountedIsAnError) {
+  alignas(64) std::byte device[128], host[64];
+  Arena arena(device, host, {128, 64});
+  arena.rows(1, 32);
+  arena.list<float>(16);
+  EXPECT_DEATH(arena.rows(1, 1), "at <= size");
+  EXPECT_DEATH(arena.list<float>(1), "at <= size");
 }
 
 }  // namespace

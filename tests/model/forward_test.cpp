@@ -30,6 +30,7 @@ void expect_reference(const test::TinyModel& tiny) {
   const auto expected = test::reference_logits(path, tokens);
   OpenOptions options;
   options.n_threads = 2;
+  options.prefill_chunk = static_cast<std::uint32_t>(tokens.size());  // The pass takes all that was counted.
   Model model = Model::open(path, options);
   Sequence sequence = model.new_sequence();
   const StepItem item{&sequence, tokens, LogitsWanted::all};

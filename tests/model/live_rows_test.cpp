@@ -34,7 +34,7 @@ std::vector<std::uint32_t> copy(std::span<const std::uint32_t> values) {
 
 TEST(LiveRows, BeginWithAll) {
   Rows rows;
-  Arena arena(nullptr, rows.host.data());
+  Arena arena(nullptr, rows.host.data(), {0, rows.host.size()});
   const PassRows pass = rows.pass();
   LiveRows live(arena, pass);
   EXPECT_EQ(live.n_rows(), 6u);
@@ -50,7 +50,7 @@ TEST(LiveRows, BeginWithAll) {
 
 TEST(LiveRows, CutOutFailedSequences) {
   Rows rows;
-  Arena arena(nullptr, rows.host.data());
+  Arena arena(nullptr, rows.host.data(), {0, rows.host.size()});
   const PassRows pass = rows.pass();
   LiveRows live(arena, pass);
   live.fail(1, ErrorCode::io, "first");
