@@ -292,7 +292,7 @@ int run(const RunCommand& command, Output& output) {
   if (command.verbose) describe_model(model);
   const int status = interactive ? run_chat(command, model, options, rates, output)
                                  : run_prompt(command, model, options, text, rates, output);
-  if (const std::string text = swap_warning(model.stats()); !text.empty()) base::warn("{}", text);
+  if (const std::string note = swap_warning(model.stats()); !note.empty()) base::warn("{}", note);
   model.save_heat();
   return status;
 }
