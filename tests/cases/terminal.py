@@ -30,7 +30,9 @@ def escape_sequences():
         result = sluice(*command)
         found = control_bytes(result.raw_out + result.raw_err)
         assert not found, f"{' '.join(map(str, command))!r}: {found[:4]}"
-        if "--json" in command:
+        # One of its tensors is none that the architecture knows, so only `inspect` gets so far.
+        assert (result.status == 0) == (command[0] == "inspect" and command[1] == path), result
+        if "--json" in command and result.status == 0:
             json.loads(result.out)
 
 
