@@ -43,6 +43,9 @@ struct Rows {
   Rows from(std::uint32_t row) const noexcept {
     return {data + std::size_t{row} * stride, n_rows - row, n_cols, stride};
   }
+  Rows columns(std::uint32_t first_col, std::uint32_t n) const noexcept {
+    return {data == nullptr ? nullptr : data + first_col, n_rows, n, stride};
+  }
 };
 
 /// Rotary position embedding (Su et al. 2021) with its length extensions.

@@ -73,7 +73,8 @@ std::uint32_t read_n_heads(Keys& keys) {
 }
 
 Scoring read_scoring(Keys& keys, Scoring fallback) {
-  switch (keys.count("expert_gating_func", 1u << 16)) {
+  const std::uint32_t kind = keys.count("expert_gating_func", 1u << 16);
+  switch (kind) {
     case 0:
       return fallback;
     case 1:
@@ -84,9 +85,8 @@ Scoring read_scoring(Keys& keys, Scoring fallback) {
       return Scoring::softmax_of_selected;
     default:
       base::fail(ErrorCode::unsupported,
-                 "{}: {} is {}; known are 1 (softmax), 2 (logistic) and 3 (softmax of "
-                 "the chosen)",
-                 keys.file(), keys.full("expert_gating_func"), keys.count("expert_gating_func", 1u << 16));
+                 "{}: {} is {}; known are 1 (softmax), 2 (logistic) and 3 (softmax of the chosen)",
+                 keys.file(), keys.full("expert_gating_func"), kind);
   }
 }
 

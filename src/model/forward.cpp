@@ -123,8 +123,8 @@ std::vector<SequenceFailure> Forward::run(const PassRows& rows, const std::atomi
   n_tokens_done_ += n_rows;
   const ArenaScope scope(arena_);
   LiveRows live(arena_, rows);
-  Pass pass{ops_,   weights_,       arena_,     cache_,       units_,        kv_,         live,
-            cancel, n_tokens_done_, busy_hook_, routing_log_, spec.norm_eps, looks_ahead_};
+  Pass pass{ops_,   weights_,       arena_,     cache_,       units_,        kv_,          live,
+            cancel, n_tokens_done_, busy_hook_, routing_log_, spec.norm_eps, looks_ahead_, weight_bytes_};
   pass.check_cancel();
   weight_bytes_ += always_bytes_ + n_rows * token_embd_.row_bytes;
   if (!rows.logits_rows.empty()) weight_bytes_ += output_.row_bytes * output_.n_out;
@@ -166,9 +166,7 @@ bool Forward::run_layers(Pass& pass, Rows all_h) {
     ops_.rms_norm(pass.x, layer.mixer_norm, spec.norm_eps, h);
     layer.mixer->run(pass, h, pass.x, spec.residual_scale);
     ops_.rms_norm(pass.x, layer.channel_norm, spec.norm_eps, h);
-    pass.weight_bytes = 0;
     layer.channel->run(pass, h, pass.x, spec.residual_scale);
-    weight_bytes_ += pass.weight_bytes;
   }
   return cut_failed(pass);
 }

@@ -93,7 +93,6 @@ PassMemory pass_memory(const Graph& graph, std::uint32_t n_rows) {
   LiveRows::needs(arena, n_rows);
   arena.rows(n_rows, spec.n_embd);
   arena.rows(n_rows, spec.n_embd);
-  arena.list<float>(spec.n_vocab);
   for (const Graph::Layer& layer : graph.layers()) {
     for (const Block* block : {layer.mixer.get(), layer.channel.get()}) {
       const ArenaScope scope(arena);
@@ -101,6 +100,7 @@ PassMemory pass_memory(const Graph& graph, std::uint32_t n_rows) {
     }
   }
   arena.rows(n_logits_rows(spec, n_rows), spec.n_vocab);
+  arena.list<float>(spec.n_vocab);
   return {arena.peak().device,
           arena.peak().host,
           {n_rows, needs.widest_input, needs.widest_hidden, spec.curve.params.n_rot}};

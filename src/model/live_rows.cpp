@@ -30,33 +30,26 @@ LiveRows::LiveRows(Arena& arena, const PassRows& rows) : rows_(rows) {
   SLUICE_CHECK(tables.positions.size() == n_rows_ && tables.sequence_of.size() == n_rows_);
   SLUICE_CHECK(rows.kinds.size() == n_rows_ && n_logits_ <= n_rows_);
   SLUICE_CHECK(rows.cancels.empty() || rows.cancels.size() == tables.sequences.size());
-  const Lists lists = take(arena, n_rows_);
-  positions_ = lists.positions;
-  sequence_of_ = lists.sequence_of;
-  logits_rows_ = lists.logits_rows;
-  logits_index_ = lists.logits_index;
-  kept_ = lists.kept;
-  decode_rows_ = lists.decode_rows;
-  kinds_ = lists.kinds;
-  std::copy(tables.positions.begin(), tables.positions.end(), positions_.begin());
-  std::copy(tables.sequence_of.begin(), tables.sequence_of.end(), sequence_of_.begin());
-  std::copy(rows.kinds.begin(), rows.kinds.end(), kinds_.begin());
-  std::copy(rows.logits_rows.begin(), rows.logits_rows.end(), logits_rows_.begin());
-  for (std::uint32_t i = 0; i < n_logits_; ++i) logits_index_[i] = i;
+  lists_ = take(arena, n_rows_);
+  std::copy(tables.positions.begin(), tables.positions.end(), lists_.positions.begin());
+  std::copy(tables.sequence_of.begin(), tables.sequence_of.end(), lists_.sequence_of.begin());
+  std::copy(rows.kinds.begin(), rows.kinds.end(), lists_.kinds.begin());
+  std::copy(rows.logits_rows.begin(), rows.logits_rows.end(), lists_.logits_rows.begin());
+  for (std::uint32_t i = 0; i < n_logits_; ++i) lists_.logits_index[i] = i;
   find_decode_rows();
 }
 
 void LiveRows::find_decode_rows() {
   n_decode_rows_ = 0;
   for (std::uint32_t row = 0; row < n_rows_ && n_decode_rows_ < k_max_decode_rows; ++row) {
-    if (kinds_[row] == RowKind::decode) decode_rows_[n_decode_rows_++] = row;
+    if (lists_.kinds[row] == RowKind::decode) lists_.decode_rows[n_decode_rows_++] = row;
   }
 }
 
 kernels::PassTables LiveRows::tables() const noexcept {
   kernels::PassTables tables = rows_.tables;
-  tables.positions = positions_.first(n_rows_);
-  tables.sequence_of = sequence_of_.first(n_rows_);
+  tables.positions = lists_.positions.first(n_rows_);
+  tables.sequence_of = lists_.sequence_of.first(n_rows_);
   return tables;
 }
 
@@ -78,21 +71,22 @@ void LiveRows::fail_cancelled() {
 bool LiveRows::cut() {
   if (n_cut_ == failures_.size()) return false;
   const auto has_failed = [this](std::uint32_t row) {
-    return std::any_of(failures_.begin() + static_cast<std::ptrdiff_t>(n_cut_), failures_.end(),
-                       [&](const SequenceFailure& failure) { return failure.sequence == sequence_of_[row]; });
+    return std::any_of(
+        failures_.begin() + static_cast<std::ptrdiff_t>(n_cut_), failures_.end(),
+        [&](const SequenceFailure& failure) { return failure.sequence == lists_.sequence_of[row]; });
   };
   std::uint32_t n_kept = 0, n_logits = 0, next_logits = 0;
   for (std::uint32_t row = 0; row < n_rows_; ++row) {
-    const bool wants_logits = next_logits < n_logits_ && logits_rows_[next_logits] == row;
+    const bool wants_logits = next_logits < n_logits_ && lists_.logits_rows[next_logits] == row;
     if (!has_failed(row)) {
       if (wants_logits) {
-        logits_rows_[n_logits] = n_kept;
-        logits_index_[n_logits++] = logits_index_[next_logits];
+        lists_.logits_rows[n_logits] = n_kept;
+        lists_.logits_index[n_logits++] = lists_.logits_index[next_logits];
       }
-      positions_[n_kept] = positions_[row];
-      sequence_of_[n_kept] = sequence_of_[row];
-      kinds_[n_kept] = kinds_[row];
-      kept_[n_kept++] = row;
+      lists_.positions[n_kept] = lists_.positions[row];
+      lists_.sequence_of[n_kept] = lists_.sequence_of[row];
+      lists_.kinds[n_kept] = lists_.kinds[row];
+      lists_.kept[n_kept++] = row;
     }
     next_logits += wants_logits ? 1 : 0;
   }

@@ -44,13 +44,15 @@ class LiveRows {
   std::uint32_t n_rows() const noexcept { return n_rows_; }
   /// As PassRows::tables, of the rows that are left.
   kernels::PassTables tables() const noexcept;
-  std::uint32_t sequence_of(std::uint32_t row) const noexcept { return sequence_of_[row]; }
-  RowKind kind(std::uint32_t row) const noexcept { return kinds_[row]; }
+  std::uint32_t sequence_of(std::uint32_t row) const noexcept { return lists_.sequence_of[row]; }
+  RowKind kind(std::uint32_t row) const noexcept { return lists_.kinds[row]; }
   /// The first k_max_decode_rows rows that decode.
-  std::span<const std::uint32_t> decode_rows() const noexcept { return decode_rows_.first(n_decode_rows_); }
+  std::span<const std::uint32_t> decode_rows() const noexcept {
+    return lists_.decode_rows.first(n_decode_rows_);
+  }
   /// Rows whose logits are wanted, rising, and their places in PassRows::logits_rows.
-  std::span<const std::uint32_t> logits_rows() const noexcept { return logits_rows_.first(n_logits_); }
-  std::uint32_t logits_index(std::size_t i) const noexcept { return logits_index_[i]; }
+  std::span<const std::uint32_t> logits_rows() const noexcept { return lists_.logits_rows.first(n_logits_); }
+  std::uint32_t logits_index(std::size_t i) const noexcept { return lists_.logits_index[i]; }
 
   /// The rows of the sequence will be cut out; of several failures the first counts.
   void fail(std::uint32_t sequence, ErrorCode code, std::string message);
@@ -59,7 +61,7 @@ class LiveRows {
   /// Cuts out the rows of sequences that failed since the last call; false when there are none.
   bool cut();
   /// After a cut: the rows that are left, as they were numbered before.
-  std::span<const std::uint32_t> kept() const noexcept { return kept_.first(n_rows_); }
+  std::span<const std::uint32_t> kept() const noexcept { return lists_.kept.first(n_rows_); }
   std::vector<SequenceFailure>& failures() noexcept { return failures_; }
 
   /// Rows that are treated as decoding for the look-ahead at most.
@@ -74,8 +76,7 @@ class LiveRows {
   void find_decode_rows();
 
   const PassRows& rows_;
-  std::span<std::uint32_t> positions_, sequence_of_, logits_rows_, logits_index_, kept_, decode_rows_;
-  std::span<RowKind> kinds_;
+  Lists lists_;
   std::uint32_t n_rows_ = 0, n_logits_ = 0, n_decode_rows_ = 0;
   std::size_t n_cut_ = 0;  ///< Failures whose rows are cut out.
   std::vector<SequenceFailure> failures_;

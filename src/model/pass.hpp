@@ -33,13 +33,13 @@ struct Pass {
   std::vector<std::uint16_t>* routing_log;  ///< Null: nobody wants it.
   float norm_eps;
   bool looks_ahead;
-  std::uint64_t weight_bytes = 0;  ///< Of the units that this pass needed.
+  std::uint64_t& weight_bytes;  ///< Grows by those of the units that are needed.
 
   // Of the layer being computed.
   std::uint32_t layer_idx = 0;
   kernels::Rows x{};  ///< The residual stream.
-  Block* next_units =
-      nullptr;  ///< The next block that has units, if any is left; its layer and the gain of its norm.
+  /// The next block that has units, if any is left; its layer and the gain of its norm.
+  Block* next_units = nullptr;
   std::uint32_t next_units_layer = 0;
   const float* next_units_norm = nullptr;
 

@@ -155,6 +155,8 @@ struct Model::Impl {
   void check_items(std::span<const StepItem> items) const;
   /// Throws Error(kv_full) when the tokens of all items do not fit the pages that are free.
   void check_pages(std::span<const StepItem> items) const;
+  /// Checks the items and counts their tokens.
+  void begin_step(std::span<const StepItem> items);
   std::vector<ItemFailure> pass(std::span<const StepItem> items, const LogitsSink& sink);
   /// Computes `rows`; the sequences of items that did not fail grow.
   std::vector<ItemFailure> run_pass(const LogitsSink& sink);

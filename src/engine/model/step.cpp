@@ -171,12 +171,16 @@ void Model::Impl::PassItems::add(const StepItem& item, Sequence::Impl& sequence,
   }
 }
 
-std::vector<ItemFailure> Model::Impl::pass(std::span<const StepItem> items, const LogitsSink& sink) {
-  const Busy busy(*this, "Model::pass()");
-  if (items.empty()) return {};
+void Model::Impl::begin_step(std::span<const StepItem> items) {
   check_items(items);
   n_step_tokens = n_step_done = 0;
   for (const StepItem& item : items) n_step_tokens += item.tokens.size();
+}
+
+std::vector<ItemFailure> Model::Impl::pass(std::span<const StepItem> items, const LogitsSink& sink) {
+  const Busy busy(*this, "Model::pass()");
+  if (items.empty()) return {};
+  begin_step(items);
   if (n_step_tokens > plan.prefill_chunk) {
     base::fail(ErrorCode::invalid_argument, "a pass of {} tokens was asked for, at most {} are possible",
                n_step_tokens, plan.prefill_chunk);
@@ -190,12 +194,10 @@ std::vector<ItemFailure> Model::Impl::pass(std::span<const StepItem> items, cons
 void Model::Impl::step(std::span<const StepItem> items, const LogitsSink& sink) {
   const Busy busy(*this, "Model::step()");
   if (items.empty()) return;
-  check_items(items);
+  begin_step(items);
   // A callback may move or destroy the caller's objects.
   std::vector<Sequence::Impl*> sequences_of(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) sequences_of[i] = items[i].sequence->impl_.get();
-  n_step_tokens = n_step_done = 0;
-  for (const StepItem& item : items) n_step_tokens += item.tokens.size();
 
   // Fills passes with rows of the items in order. A sequence's pages are reserved pass by pass and its length
   // moves only when the pass is complete, so a failure leaves it as the last complete pass did.

@@ -3,6 +3,7 @@
 // The order matters: the vector vocabulary gives the other parts their meaning.
 // clang-format off
 #include "kernels/x86/vec_avx512.hpp"
+#include "kernels/x86/dot_vnni.hpp"
 #include "kernels/simd/scaled_dot.hpp"
 #include "kernels/simd/pack.hpp"
 #include "kernels/simd/pack_grid.hpp"

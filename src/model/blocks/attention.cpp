@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "model/blocks/ffn.hpp"
-
 namespace sluice::model {
 
 using kernels::Rows;
@@ -39,9 +37,9 @@ AttentionBlock::Buffers AttentionBlock::take(Arena& arena, std::uint32_t n_rows)
   Buffers buffers;
   if (is_fused()) {
     buffers.qkv = arena.rows(n_rows, q_dim + k_dim + v_dim);
-    buffers.q = columns(buffers.qkv, 0, q_dim);
-    buffers.k = columns(buffers.qkv, q_dim, k_dim);
-    buffers.v = columns(buffers.qkv, q_dim + k_dim, v_dim);
+    buffers.q = buffers.qkv.columns(0, q_dim);
+    buffers.k = buffers.qkv.columns(q_dim, k_dim);
+    buffers.v = buffers.qkv.columns(q_dim + k_dim, v_dim);
   } else {
     buffers.q = arena.rows(n_rows, q_dim);
     buffers.k = arena.rows(n_rows, k_dim);

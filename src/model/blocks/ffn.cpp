@@ -20,8 +20,8 @@ DenseFfn::Buffers DenseFfn::take(Arena& arena, std::uint32_t n_rows) const {
   Buffers buffers;
   if (spec_.form == FfnSpec::Form::fused) {
     buffers.both = arena.rows(n_rows, 2 * spec_.width);
-    buffers.gate = columns(buffers.both, 0, spec_.width);
-    buffers.up = columns(buffers.both, spec_.width, spec_.width);
+    buffers.gate = buffers.both.columns(0, spec_.width);
+    buffers.up = buffers.both.columns(spec_.width, spec_.width);
   } else {
     buffers.gate = arena.rows(n_rows, spec_.width);
     buffers.up = arena.rows(n_rows, spec_.width);

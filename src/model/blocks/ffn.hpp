@@ -43,9 +43,4 @@ class FfnBlock final : public Block {
   DenseFfn ffn_;
 };
 
-/// `n` columns of rows, from `first` on.
-inline kernels::Rows columns(kernels::Rows rows, std::uint32_t first, std::uint32_t n) noexcept {
-  return {rows.data == nullptr ? nullptr : rows.data + first, rows.n_rows, n, rows.stride};
-}
-
 }  // namespace sluice::model
