@@ -54,6 +54,7 @@ Range within(Range range, std::size_t segment) noexcept {
 }
 
 bool fits_type(const KvShape& shape) noexcept {
+  if (shape.v_in_k && shape.v_head_dim > shape.k_head_dim) return false;
   return shape.type == KvType::f16 ||
          (shape.k_head_dim % k_kv_block == 0 && shape.v_head_dim % k_kv_block == 0);
 }
@@ -62,9 +63,10 @@ bool fits_type(const KvShape& shape) noexcept {
 
 void CpuOps::store_kv(Rows k, Rows v, const KvView& view, std::uint32_t first_row) {
   const KvShape& shape = view.shape;
-  SLUICE_CHECK(k.n_cols == shape.n_kv_heads * shape.k_head_dim &&
-               v.n_cols == shape.n_kv_heads * shape.v_head_dim);
-  SLUICE_CHECK(k.n_rows == v.n_rows && std::size_t{first_row} + k.n_rows <= pass_.positions.size());
+  SLUICE_CHECK(k.n_cols == shape.n_kv_heads * shape.k_head_dim);
+  SLUICE_CHECK(v.n_rows == (shape.v_in_k ? 0 : k.n_rows));
+  SLUICE_CHECK(shape.v_in_k || v.n_cols == shape.n_kv_heads * shape.v_head_dim);
+  SLUICE_CHECK(std::size_t{first_row} + k.n_rows <= pass_.positions.size());
   SLUICE_CHECK(fits_type(shape));
   for_rows(k.n_rows, k_convert_ns * (k.n_cols + v.n_cols), [&](std::uint32_t row, int) {
     const std::uint32_t position = pass_.positions[first_row + row];
@@ -84,7 +86,7 @@ void CpuOps::store_kv(Rows k, Rows v, const KvView& view, std::uint32_t first_ro
       }
     };
     store(k.data + std::size_t{row} * k.stride, base, shape.k_head_dim);
-    store(v.data + std::size_t{row} * v.stride, base + shape.k_bytes(), shape.v_head_dim);
+    if (!shape.v_in_k) store(v.data + std::size_t{row} * v.stride, base + shape.v_offset(), shape.v_head_dim);
   });
 }
 
@@ -249,7 +251,7 @@ class Segment {
                   : goes_on                ? keys_at(start_ + k_segment)
                                            : nullptr,
                   block + step_ < all_.end ? value_bytes() : key_bytes(), unit_.n_queries());
-      widen(values_at(begin), end - begin, pass_.shape.v_head_dim, value_space, pass_.v_stride);
+      widen_values(values_at(begin), end - begin, value_space);
       for (std::uint32_t row = 0; row < unit_.n_rows; ++row) {
         const Range own = range_of(row);
         const std::size_t first = std::max(begin, own.begin), last = std::min(end, own.end);
@@ -275,7 +277,7 @@ class Segment {
     return rows_at(position, 0, pass_.shape.k_head_dim);
   }
   const std::byte* values_at(std::size_t position) const noexcept {
-    return rows_at(position, pass_.shape.k_bytes(), pass_.shape.v_head_dim);
+    return rows_at(position, pass_.shape.v_offset(), pass_.shape.v_step());
   }
   Range range_of(std::uint32_t row) const noexcept {
     return within(pass_.visible(unit_.first_row + row), segment_);
@@ -283,7 +285,7 @@ class Segment {
   std::size_t key_bytes() const noexcept {
     return k_key_block * pass_.shape.head_bytes(pass_.shape.k_head_dim);
   }
-  std::size_t value_bytes() const noexcept { return step_ * pass_.shape.head_bytes(pass_.shape.v_head_dim); }
+  std::size_t value_bytes() const noexcept { return step_ * pass_.shape.head_bytes(pass_.shape.v_step()); }
   void widen(const std::byte* from, std::size_t n_rows, std::size_t dim, float* to,
              std::size_t stride) const noexcept {
     if (pass_.shape.type == KvType::f16) {
@@ -291,6 +293,12 @@ class Segment {
     } else {
       math_.widen_q8(from, n_rows, dim, to);
     }
+  }
+  void widen_values(const std::byte* from, std::size_t n_rows, float* to) const noexcept {
+    const std::uint32_t dim = pass_.shape.v_head_dim, step = pass_.shape.v_step();
+    if (step == dim) return widen(from, n_rows, dim, to, pass_.v_stride);
+    for (std::size_t row = 0; row < n_rows; ++row)
+      widen(from + row * pass_.shape.head_bytes(step), 1, dim, to + row * pass_.v_stride, pass_.v_stride);
   }
 
   const AttentionMath& math_;

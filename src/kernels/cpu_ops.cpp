@@ -204,6 +204,10 @@ void CpuOps::combine_experts(Rows expert_out, const float* weights, std::uint32_
 void CpuOps::route(Rows logits, const RouterParams& params, const Route& route) {
   SLUICE_CHECK(layout_.bytes > 0);
   SLUICE_CHECK(params.n_used > 0 && params.n_used <= logits.n_cols && logits.n_cols <= k_max_experts);
+  SLUICE_CHECK(params.n_groups > 0 && params.n_groups <= k_max_expert_groups);
+  SLUICE_CHECK(logits.n_cols % params.n_groups == 0 && params.n_groups_used <= params.n_groups);
+  SLUICE_CHECK(params.n_used <= logits.n_cols / params.n_groups * params.n_groups_used);
+  SLUICE_CHECK(params.n_group_best <= std::min(logits.n_cols / params.n_groups, k_max_expert_groups));
   const std::size_t n_routed = std::size_t{logits.n_rows} * params.n_used;
   SLUICE_CHECK(route.ids.size() >= n_routed && route.weights.size() >= n_routed);
   for_rows(logits.n_rows, 4.0 * logits.n_cols, [&](std::uint32_t row, int thread) {
@@ -256,6 +260,22 @@ void CpuOps::scale_by_position(Rows x, const Temperature& temperature, std::uint
     const std::uint32_t n_intervals = pass_.positions[first_row + row] / temperature.interval;
     const float factor = 1.0f + temperature.scale * std::log(1.0f + static_cast<float>(n_intervals));
     math_.scale(row_of(x, row), factor, nullptr, row_of(x, row), x.n_cols);
+  });
+}
+
+void CpuOps::rope_heads(const HeadRows& x, std::uint32_t curve_idx, std::uint32_t first_row,
+                        const HeadRows& y) {
+  SLUICE_CHECK(curve_idx < curves_.size());
+  Curve& curve = curves_[curve_idx];
+  SLUICE_CHECK(x.dim == curve.n_rot && y.dim == x.dim && y.n_heads == x.n_heads && y.n_rows == x.n_rows);
+  SLUICE_CHECK(std::size_t{first_row} + x.n_rows <= pass_.positions.size());
+  const float* table = rope_table(curve);
+  for_rows(x.n_rows, 2 * k_stream_ns * x.dim * x.n_heads, [&](std::uint32_t row, int) {
+    const float* cosines = table + std::size_t{first_row + row} * curve.n_rot;
+    for (std::uint32_t head = 0; head < x.n_heads; ++head) {
+      std::copy_n(x.at(row, head), x.dim, y.at(row, head));
+      math_.rotate(y.at(row, head), cosines, cosines + curve.n_rot / 2, curve.n_rot / 2, curve.neox);
+    }
   });
 }
 

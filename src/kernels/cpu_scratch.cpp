@@ -53,7 +53,7 @@ std::size_t widest_row_bytes(ActivationFormat format, std::uint32_t max_cols) no
 ScratchLayout scratch_layout(const ScratchSize& size, int n_threads) {
   constexpr ActivationFormat quantized[] = {ActivationFormat::q8_32, ActivationFormat::q8_256};
   ScratchLayout layout;
-  const auto [max_rows, max_cols, max_hidden, rope_columns] = size;
+  const auto [max_rows, max_cols, max_hidden, rope_columns, head_columns] = size;
   layout.max_rows = max_rows;
   layout.max_cols = max_cols;
   layout.max_hidden = max_hidden;
@@ -67,6 +67,12 @@ ScratchLayout scratch_layout(const ScratchSize& size, int n_threads) {
   }
   layout.matmul_activations[0] =
       parts.take(layout.copied_rows, widest_row_bytes(ActivationFormat::f32, max_cols));
+  if (head_columns > 0) {
+    // No format takes more than floats of whole blocks.
+    layout.head_activation_bytes =
+        std::size_t{std::clamp(max_rows, 1u, k_head_rows)} * head_columns * sizeof(float);
+    layout.head_activations = parts.take(layout.head_activation_bytes, 1);
+  }
   if (max_hidden > 0) {
     layout.wave_rows = std::clamp(max_rows, k_min_wave_rows, k_max_wave_rows);
     std::size_t widest = 0, widest_hidden = 0;

@@ -14,6 +14,8 @@ namespace sluice::kernels {
 constexpr std::uint32_t k_matmul_rows = 512;
 /// Same for products over plain floats whose input has to be copied to aligned rows first (rare).
 constexpr std::uint32_t k_copied_rows = 64;
+/// Rows that one pass of a product of heads takes at least.
+constexpr std::uint32_t k_head_rows = 16;
 /// Hidden rows of one wave of expert calls, at least and at most.
 constexpr std::uint32_t k_min_wave_rows = 64, k_max_wave_rows = 1024;
 /// Activation rows that a chunk multiplies at a time, and outputs (rows * columns) of an expert's tile.
@@ -37,6 +39,7 @@ struct ScratchLayout {
   std::uint32_t matmul_rows = 0, copied_rows = 0, wave_rows = 0;
   std::array<std::size_t, 3> matmul_activations{};  ///< By ActivationFormat.
   std::array<std::size_t, 3> expert_activations{};  ///< By ActivationFormat; plain floats are used in place.
+  std::size_t head_activations = 0, head_activation_bytes = 0;  ///< For products of heads, any format.
   std::size_t gather = 0, gather_bytes = 0;
   std::size_t hidden = 0, hidden_stride = 0;                     ///< Floats between rows.
   std::size_t hidden_quantized = 0, hidden_quantized_bytes = 0;  ///< Bytes between rows.

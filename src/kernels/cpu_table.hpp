@@ -38,7 +38,10 @@ class CpuOps final : public Ops {
   void rms_norm(Rows x, const float* gain, float eps, Rows y) override;
   void rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, float eps) override;
   void matmul(Rows x, std::span<const Product> products) override;
+  void matmul_heads(const HeadRows& x, const Weight& w, const HeadRows& y) override;
   void rope(Rows x, std::uint32_t head_dim, std::uint32_t curve, std::uint32_t first_row) override;
+  void rope_heads(const HeadRows& x, std::uint32_t curve, std::uint32_t first_row,
+                  const HeadRows& y) override;
   void scale_by_position(Rows x, const Temperature& temperature, std::uint32_t first_row) override;
   void store_kv(Rows k, Rows v, const KvView& view, std::uint32_t first_row) override;
   void attention(Rows q, const KvView& view, const AttentionParams& params, std::uint32_t first_row,
@@ -84,6 +87,7 @@ class CpuOps final : public Ops {
                      std::size_t stride) const noexcept;
   void quantize_row(const GemmKernel& kernel, const float* x, std::size_t n, std::byte* out) const noexcept;
   void multiply(Rows x, std::span<const Product> products);
+  void multiply_heads(const GemmKernel& kernel, const HeadRows& x, const Weight& w, const HeadRows& y);
   static bool usable_in_place(Rows x) noexcept;
 
   /// Consecutive rows of one expert call that share a wave.

@@ -18,19 +18,25 @@ constexpr std::uint32_t k_kv_block_bytes = 2 + k_kv_block;
 
 /// K and V of one layer in a page: K [n_kv_heads, page_tokens, k_head_dim] then V [n_kv_heads, page_tokens,
 /// v_head_dim]. Attention reads one head at a time, so what it reads is contiguous. The head dimensions of
-/// q8_0 are multiples of k_kv_block.
+/// q8_0 are multiples of k_kv_block. Where values are parts of keys, only K is kept.
 struct KvShape {
   std::uint32_t n_kv_heads = 0;
   std::uint32_t k_head_dim = 0;
   std::uint32_t v_head_dim = 0;
   KvType type = KvType::f16;
+  bool v_in_k = false;  ///< A value is the first v_head_dim elements of its key.
   static constexpr std::uint32_t page_tokens = 64;
   /// Of one position of one head.
   std::uint64_t head_bytes(std::uint32_t dim) const noexcept {
     return type == KvType::f16 ? std::uint64_t{dim} * 2 : std::uint64_t{dim} / k_kv_block * k_kv_block_bytes;
   }
   std::uint64_t k_bytes() const noexcept { return page_tokens * n_kv_heads * head_bytes(k_head_dim); }
-  std::uint64_t v_bytes() const noexcept { return page_tokens * n_kv_heads * head_bytes(v_head_dim); }
+  std::uint64_t v_bytes() const noexcept {
+    return v_in_k ? 0 : page_tokens * n_kv_heads * head_bytes(v_head_dim);
+  }
+  /// Where V begins, and the elements from one value of a head to the next.
+  std::uint64_t v_offset() const noexcept { return v_in_k ? 0 : k_bytes(); }
+  std::uint32_t v_step() const noexcept { return v_in_k ? k_head_dim : v_head_dim; }
   std::uint64_t layer_bytes() const noexcept { return k_bytes() + v_bytes(); }
 };
 

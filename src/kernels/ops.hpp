@@ -48,6 +48,24 @@ struct Rows {
   }
 };
 
+/// The same columns of every head of rows [n_rows, n_heads * step].
+struct HeadRows {
+  float* data = nullptr;  ///< Of the first row's first head.
+  std::uint32_t n_rows = 0;
+  std::uint32_t n_heads = 0;
+  std::uint32_t dim = 0;     ///< Columns of a head.
+  std::uint32_t step = 0;    ///< Floats between heads.
+  std::uint32_t stride = 0;  ///< Floats between rows.
+  float* at(std::uint32_t row, std::uint32_t head) const noexcept {
+    return data + std::size_t{row} * stride + std::size_t{head} * step;
+  }
+};
+
+/// Columns [first_col, first_col + dim) of the heads of `x`, which are `step` wide.
+inline HeadRows heads_of(Rows x, std::uint32_t step, std::uint32_t first_col, std::uint32_t dim) noexcept {
+  return {x.data + first_col, x.n_rows, x.n_cols / step, dim, step, x.stride};
+}
+
 /// Rotary position embedding (Su et al. 2021) with its length extensions.
 struct RopeParams {
   std::uint32_t n_rot = 0;  ///< Leading elements of a head that rotate.
@@ -99,6 +117,9 @@ struct RouterParams {
   bool normalize = true;  ///< Weights of the selected experts sum to 1.
   float scale = 1.0f;
   const float* selection_bias = nullptr;  ///< [n_experts] added for selection only, or null.
+  /// Neighbouring experts form groups of equal size, and only those of the best `n_groups_used` are chosen
+  /// from. A group is as good as its best `n_group_best` experts together, biases included.
+  std::uint32_t n_groups = 1, n_groups_used = 1, n_group_best = 1;
 };
 
 /// Where a router's choice goes: lists of [n_rows, n_used] in memory that host and device both see.
@@ -116,6 +137,8 @@ struct ScratchSize {
   std::uint32_t max_cols = 0;      ///< Of any input.
   std::uint32_t max_hidden = 0;    ///< Of an expert; 0 without experts.
   std::uint32_t rope_columns = 0;  ///< RopeParams::n_rot of all curves together.
+  std::uint32_t head_columns =
+      0;  ///< Of matmul_heads()'s inputs: heads times their columns, rounded up to 256.
 };
 
 /// Requirements common to all operations: shapes agree (a mismatch is a programmer error), outputs do not
@@ -161,12 +184,19 @@ class Ops : public base::TicketSource {
   virtual void rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, float eps) = 0;
   /// All products of one input; the input is quantized once per activation format.
   virtual void matmul(Rows x, std::span<const Product> products) = 0;
-  // Row i of these four is row first_row + i of the pass.
+  /// A matrix for each head: y[r][head] = x[r][head] * w[head]^T. `w` [n_heads * y.dim, x.dim] holds them one
+  /// below the other.
+  virtual void matmul_heads(const HeadRows& x, const Weight& w, const HeadRows& y) = 0;
+  // Row i of these five is row first_row + i of the pass.
   /// Rotates every head of every row in place; rows are [n_heads * head_dim].
   virtual void rope(Rows x, std::uint32_t head_dim, std::uint32_t curve, std::uint32_t first_row) = 0;
+  /// y[r][head] = x[r][head], rotated. Heads are as wide as what rotates.
+  virtual void rope_heads(const HeadRows& x, std::uint32_t curve, std::uint32_t first_row,
+                          const HeadRows& y) = 0;
   /// Scales each row by its position.
   virtual void scale_by_position(Rows x, const Temperature& temperature, std::uint32_t first_row) = 0;
-  /// Writes each row's K and V [n_kv_heads * head_dim] to its position, as the view says.
+  /// Writes each row's K and V [n_kv_heads * head_dim] to its position, as the view says. Where values are
+  /// parts of keys, V has no rows.
   virtual void store_kv(Rows k, Rows v, const KvView& view, std::uint32_t first_row) = 0;
   /// Causal attention of each row over positions [0, its own] of its sequence, grouped queries (n_heads a
   /// multiple of n_kv_heads): q [n_heads * k_head_dim] -> out [n_heads * v_head_dim]. Keys are processed in

@@ -1,5 +1,7 @@
 #include "kernels/router.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -40,6 +42,24 @@ void select_top(const float* keys, std::uint32_t n, std::uint32_t n_used, std::u
   }
 }
 
+/// Makes the keys of all groups but the best -infinity.
+void keep_groups(float* keys, std::uint32_t n_experts, const RouterParams& params) noexcept {
+  const std::uint32_t size = n_experts / params.n_groups;
+  std::array<float, k_max_expert_groups> scores{};
+  std::array<std::uint16_t, k_max_expert_groups> chosen{};
+  for (std::uint32_t group = 0; group < params.n_groups; ++group) {
+    const float* of_group = keys + std::size_t{group} * size;
+    select_top(of_group, size, params.n_group_best, chosen.data());
+    for (std::uint32_t i = 0; i < params.n_group_best; ++i) scores[group] += of_group[chosen[i]];
+  }
+  select_top(scores.data(), params.n_groups, params.n_groups_used, chosen.data());
+  for (std::uint32_t group = 0; group < params.n_groups; ++group) {
+    const auto end = chosen.begin() + params.n_groups_used;
+    if (std::find(chosen.begin(), end, group) == end)
+      std::fill_n(keys + std::size_t{group} * size, size, -k_infinity);
+  }
+}
+
 }  // namespace
 
 void route_row(const VectorMath& math, const float* logits, std::uint32_t n_experts,
@@ -64,6 +84,7 @@ void route_row(const VectorMath& math, const float* logits, std::uint32_t n_expe
     const float key = probabilities[i] + bias;
     keys[i] = std::isnan(logits[i]) || std::isnan(key) ? -k_infinity : key;
   }
+  if (params.n_groups_used < params.n_groups) keep_groups(keys, n_experts, params);
   select_top(keys, n_experts, params.n_used, ids);
 
   for (std::uint32_t i = 0; i < params.n_used; ++i) weights[i] = probabilities[ids[i]];

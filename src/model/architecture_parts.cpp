@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/error.hpp"
+#include "kernels/router.hpp"
 
 namespace sluice::model::arch {
 namespace {
@@ -90,6 +91,25 @@ Scoring read_scoring(Keys& keys, Scoring fallback) {
   }
 }
 
+/// DeepSeek V2 takes the groups with the best expert. V3 and those that followed it, which have logistic
+/// scores, take those whose best two are best together.
+void read_expert_groups(Keys& keys, MoeSpec& moe) {
+  kernels::RouterParams& router = moe.router;
+  router.n_groups = keys.get_or("expert_group_count", 1, kernels::k_max_expert_groups);
+  router.n_groups_used = keys.get_or("expert_group_used_count", router.n_groups, router.n_groups);
+  if (router.n_groups == 1) return;
+  router.n_group_best = router.scoring == Scoring::sigmoid ? 2 : 1;
+  const std::uint32_t size = moe.n_experts / router.n_groups;
+  if (moe.n_experts % router.n_groups != 0 || size < router.n_group_best ||
+      size * router.n_groups_used < router.n_used) {
+    base::fail(
+        ErrorCode::invalid_file,
+        "{}: {} is {}, of which {} are used: {} experts cannot be divided so when {} of them are chosen",
+        keys.file(), keys.full("expert_group_count"), router.n_groups, router.n_groups_used, moe.n_experts,
+        router.n_used);
+  }
+}
+
 }  // namespace
 
 ModelSpec read_decoder(Keys& keys, Pairs pairs) {
@@ -157,6 +177,7 @@ MoeSpec read_experts(Keys& keys, ExpertDefaults defaults) {
   moe.router.normalize = keys.get_bool_or("expert_weights_norm", defaults.normalize);
   const float scale = keys.get_float_or("expert_weights_scale", 0.0f);
   moe.router.scale = scale != 0 ? scale : 1.0f;
+  read_expert_groups(keys, moe);
   return moe;
 }
 
@@ -164,11 +185,37 @@ FfnSpec read_shared_expert(Keys& keys) {
   return {keys.count("expert_shared_feed_forward_length", k_max_width)};
 }
 
+FfnSpec read_shared_experts(Keys& keys, const MoeSpec& moe) {
+  const std::uint32_t n_shared = keys.count("expert_shared_count", k_max_experts);
+  FfnSpec shared = read_shared_expert(keys);
+  if (shared.width != 0) return shared;
+  const std::uint64_t width = std::uint64_t{n_shared} * moe.expert.width;
+  if (width > k_max_width) {
+    base::fail(ErrorCode::invalid_file, "{}: {} is {}: so many experts of {} are wider than the limit of {}",
+               keys.file(), keys.full("expert_shared_count"), n_shared, moe.expert.width, k_max_width);
+  }
+  shared.width = static_cast<std::uint32_t>(width);
+  return shared;
+}
+
 void add_layers(ModelSpec& model, Keys& keys, const MixerSpec& mixer, const ChannelSpec& channel) {
   LayerSpec layer;
   layer.mixer = mixer;
   layer.channel = channel;
-  model.layers.assign(read_n_layers(keys), layer);
+  const std::uint32_t n_blocks = read_n_layers(keys);
+  model.n_prediction_layers = keys.count("nextn_predict_layers", n_blocks - 1);
+  model.layers.assign(n_blocks - model.n_prediction_layers, layer);
+}
+
+void add_mixed_layers(ModelSpec& model, Keys& keys, const MixerSpec& mixer, const MoeSpec& moe) {
+  add_layers(model, keys, mixer, moe);
+  const std::uint32_t n_dense = keys.count("leading_dense_block_count", k_max_layers);
+  const std::uint32_t step = keys.get_or("interleave_moe_layer_step", 1, k_max_layers);
+  if (n_dense == 0 && step == 1) return;
+  const FfnSpec dense = read_ffn(keys);
+  for (std::uint32_t i = 0; i < model.n_layers(); ++i) {
+    if (i < n_dense || (i + 1) % step != 0) model.layers[i].channel = dense;
+  }
 }
 
 }  // namespace sluice::model::arch

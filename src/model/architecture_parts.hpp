@@ -30,8 +30,15 @@ MoeSpec read_experts(Keys& keys, ExpertDefaults defaults);
 
 /// The width of the expert that every row gets, 0 when the file names none.
 FfnSpec read_shared_expert(Keys& keys);
+/// The same for files that may give the number of such experts instead, each as wide as the others: they are
+/// one.
+FfnSpec read_shared_experts(Keys& keys, const MoeSpec& moe);
 
-/// All layers alike. Needs "block_count".
+/// All layers alike, but for those that guess further tokens ("nextn_predict_layers"), which are counted in
+/// "block_count" and are not run. Needs "block_count".
 void add_layers(ModelSpec& model, Keys& keys, const MixerSpec& mixer, const ChannelSpec& channel);
+/// The same, but only every "interleave_moe_layer_step"th layer behind the first "leading_dense_block_count"
+/// has experts; the others have a dense block of "feed_forward_length". Without keys all have experts.
+void add_mixed_layers(ModelSpec& model, Keys& keys, const MixerSpec& mixer, const MoeSpec& moe);
 
 }  // namespace sluice::model::arch

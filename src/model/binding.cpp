@@ -40,6 +40,13 @@ bool is_harmless(const TensorInfo& tensor) noexcept {
   });
 }
 
+/// Whether it belongs to a layer that guesses further tokens, which is not done here.
+bool is_of_prediction(const TensorInfo& tensor, const Declaration& declaration) noexcept {
+  const std::int64_t layer = residency::parse_tensor_name(tensor.name).layer;
+  return layer >= declaration.n_layers &&
+         layer < std::int64_t{declaration.n_layers} + declaration.n_prediction_layers;
+}
+
 /// "a, b and 3 more".
 std::string list_names(const std::vector<std::string>& names) {
   constexpr std::size_t k_max_named = 8;
@@ -62,7 +69,7 @@ class Binder {
       return nullptr;
     }
     used_.insert(tensor);
-    expect_shape(*tensor, need.n_in, need.n_out);
+    expect_shape(*tensor, need);
     if (need.is_floats()) {
       expect_floats(*tensor);
     } else {
@@ -90,10 +97,11 @@ class Binder {
         list_names(missing_));
   }
 
-  void fail_if_unused() const {
+  void fail_if_unused(const Declaration& declaration) const {
     std::vector<std::string> unused;
     for (const TensorInfo& tensor : file_.tensors) {
-      if (used_.count(&tensor) == 0 && !is_harmless(tensor)) unused.push_back(tensor.name);
+      if (used_.count(&tensor) == 0 && !is_harmless(tensor) && !is_of_prediction(tensor, declaration))
+        unused.push_back(tensor.name);
     }
     if (unused.empty()) return;
     base::fail(
@@ -109,14 +117,16 @@ class Binder {
     if (tensor != nullptr) used_.insert(tensor);
     return tensor != nullptr;
   }
-  void expect_shape(const TensorInfo& tensor, std::uint64_t n_in, std::uint64_t n_out) const {
-    if (tensor.dims[0] == n_in && tensor.dims[1] == n_out && tensor.dims[2] == 1 && tensor.dims[3] == 1)
+  void expect_shape(const TensorInfo& tensor, const TensorNeed& need) const {
+    if (tensor.dims[0] == need.n_in && tensor.dims[1] == need.n_out && tensor.dims[2] == need.n_stacked &&
+        tensor.dims[3] == 1)
       return;
     base::fail(
         ErrorCode::invalid_file,
-        "{}: tensor {}: expected shape [{}, {}], found [{}, {}, {}, {}]; metadata and tensors disagree",
-        file_.metadata.source_name, tensor.name, n_in, n_out, tensor.dims[0], tensor.dims[1], tensor.dims[2],
-        tensor.dims[3]);
+        "{}: tensor {}: expected shape [{}, {}{}], found [{}, {}, {}, {}]; metadata and tensors disagree",
+        file_.metadata.source_name, tensor.name, need.n_in, need.n_out,
+        need.n_stacked == 1 ? "" : fmt::format(", {}", need.n_stacked), tensor.dims[0], tensor.dims[1],
+        tensor.dims[2], tensor.dims[3]);
   }
   void expect_weights(const TensorInfo& tensor) const {
     if (gguf::type_traits(tensor.type).use == gguf::TypeUse::weight) return;
@@ -187,7 +197,7 @@ BoundTensors bind(const gguf::ModelFile& file, const Declaration& declaration) {
   }
   for (const residency::UnitLayerSpec& layer : declaration.experts) binder.use_units(layer);
   binder.fail_if_missing();
-  binder.fail_if_unused();
+  binder.fail_if_unused(declaration);
   tensors.token_embd = named(tensors, "token_embd.weight");
   const TensorInfo* const output = named(tensors, "output.weight");
   tensors.output = output != nullptr ? output : tensors.token_embd;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/checked.hpp"
 #include "kernels/ops.hpp"
 #include "model/arena.hpp"
 #include "model/tensors.hpp"
@@ -16,7 +17,13 @@ struct Needs {
   Arena& arena;                     ///< Counts.
   std::uint32_t widest_input = 0;   ///< Of a product.
   std::uint32_t widest_hidden = 0;  ///< Of an expert.
+  std::uint32_t widest_heads = 0;   ///< See kernels::ScratchSize::head_columns.
   void input(std::uint32_t n_cols) noexcept { widest_input = std::max(widest_input, n_cols); }
+  /// Of a product of heads.
+  void heads(std::uint32_t n_heads, std::uint32_t n_cols) noexcept {
+    const auto columns = static_cast<std::uint32_t>(base::align_up(n_cols, 256));
+    widest_heads = std::max(widest_heads, n_heads * columns);
+  }
   void hidden(std::uint32_t n_cols) noexcept { widest_hidden = std::max(widest_hidden, n_cols); }
 };
 

@@ -5,14 +5,32 @@
 
 #include "model/blocks/attention.hpp"
 #include "model/blocks/ffn.hpp"
+#include "model/blocks/mla.hpp"
 #include "model/blocks/moe.hpp"
 #include "model/live_rows.hpp"
 
 namespace sluice::model {
 namespace {
 
-const AttentionSpec& attention_of(const LayerSpec& layer) {
-  return std::get<AttentionSpec>(layer.mixer);
+std::unique_ptr<Block> make_mixer(const MixerSpec& spec, std::uint32_t n_embd) {
+  if (const auto* mla = std::get_if<MlaSpec>(&spec)) return std::make_unique<MlaBlock>(*mla, n_embd);
+  return std::make_unique<AttentionBlock>(std::get<AttentionSpec>(spec), n_embd);
+}
+
+KvLayer kept_by(const MlaSpec& mla) {
+  KvLayer layer;
+  layer.shape.n_kv_heads = 1;
+  layer.shape.k_head_dim = mla.kept_dim();
+  layer.shape.v_head_dim = mla.kv_rank;
+  layer.shape.v_in_k = true;
+  layer.products = std::uint64_t{mla.n_heads} * (mla.kept_dim() + mla.kv_rank);
+  return layer;
+}
+
+KvLayer kept_by(const AttentionSpec& attention) {
+  return {{attention.n_kv_heads, attention.k_head_dim, attention.v_head_dim},
+          attention.window,
+          std::uint64_t{attention.n_heads} * (attention.k_head_dim + attention.v_head_dim)};
 }
 
 }  // namespace
@@ -30,7 +48,7 @@ Graph::Graph(ModelSpec spec) : spec_(std::move(spec)) {
   for (std::size_t i = layers_.size(); i > 0; --i) {
     const LayerSpec& layer = spec_.layers[i - 1];
     Layer& made = layers_[i - 1];
-    made.mixer = std::make_unique<AttentionBlock>(attention_of(layer), spec_.n_embd);
+    made.mixer = make_mixer(layer.mixer, spec_.n_embd);
     if (const auto* moe = std::get_if<MoeSpec>(&layer.channel)) {
       made.channel = std::make_unique<MoeBlock>(*moe, spec_.n_embd);
     } else {
@@ -44,6 +62,8 @@ Graph::Graph(ModelSpec spec) : spec_(std::move(spec)) {
 Declaration Graph::declare() {
   Declaring visitor;
   visit(visitor);
+  visitor.result.n_layers = spec_.n_layers();
+  visitor.result.n_prediction_layers = spec_.n_prediction_layers;
   return std::move(visitor.result);
 }
 
@@ -70,12 +90,8 @@ void Graph::visit(TensorVisitor& visitor) {
 
 std::vector<KvLayer> Graph::kv_layers() const {
   std::vector<KvLayer> layers;
-  for (const LayerSpec& layer : spec_.layers) {
-    const AttentionSpec& attention = attention_of(layer);
-    layers.push_back({{attention.n_kv_heads, attention.k_head_dim, attention.v_head_dim},
-                      attention.window,
-                      std::uint64_t{attention.n_heads} * (attention.k_head_dim + attention.v_head_dim)});
-  }
+  for (const LayerSpec& layer : spec_.layers)
+    layers.push_back(std::visit([](const auto& mixer) { return kept_by(mixer); }, layer.mixer));
   return layers;
 }
 
@@ -103,7 +119,7 @@ PassMemory pass_memory(const Graph& graph, std::uint32_t n_rows) {
   arena.list<float>(spec.n_vocab);
   return {arena.peak().device,
           arena.peak().host,
-          {n_rows, needs.widest_input, needs.widest_hidden, spec.curve.params.n_rot}};
+          {n_rows, needs.widest_input, needs.widest_hidden, spec.curve.params.n_rot, needs.widest_heads}};
 }
 
 }  // namespace sluice::model

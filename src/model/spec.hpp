@@ -32,13 +32,34 @@ struct AttentionSpec {
   kernels::Temperature temperature;
   /// One matrix each for queries, keys and values, or one for all three.
   enum class Projection : std::uint8_t { split, fused } projection = Projection::split;
-  /// Norm of queries and keys before they rotate: of each head, or of all heads together.
+  /// Norm of queries and keys: of each head, or of all heads together.
   enum class QkNorm : std::uint8_t { none, per_head, whole_row } qk_norm = QkNorm::none;
+  bool needs_qk_norm = true;    ///< Otherwise the norms are used when the file has them.
+  bool norms_rotated = false;   ///< The norms come after the rotation.
   bool needs_qkv_bias = false;  ///< Otherwise biases are used when the file has them.
 
   std::uint32_t q_dim() const noexcept { return n_heads * k_head_dim; }
   std::uint32_t k_dim() const noexcept { return n_kv_heads * k_head_dim; }
   std::uint32_t v_dim() const noexcept { return n_kv_heads * v_head_dim; }
+  std::uint32_t out_dim() const noexcept { return n_heads * v_head_dim; }
+};
+
+/// Multi-head latent attention (DeepSeek-AI 2024): keys and values of all heads are made from one short
+/// vector of a position, which alone is kept, with a part of the key that rotates and that all heads share.
+/// What would make keys of it is applied to the queries instead, what would make values of it to the results.
+struct MlaSpec {
+  std::uint32_t n_heads = 0;
+  std::uint32_t q_rank = 0;   ///< Queries are made from a vector of so many elements; 0: from the input.
+  std::uint32_t kv_rank = 0;  ///< Elements of the short vector.
+  std::uint32_t n_plain = 0;  ///< Of a head of the queries: elements that do not rotate, first,
+  std::uint32_t n_rot = 0;    ///< and those that do.
+  std::uint32_t v_head_dim = 0;
+  float scale = 0;  ///< Of the scores.
+  kernels::Temperature temperature;
+
+  std::uint32_t q_head_dim() const noexcept { return n_plain + n_rot; }
+  std::uint32_t q_dim() const noexcept { return n_heads * q_head_dim(); }
+  std::uint32_t kept_dim() const noexcept { return kv_rank + n_rot; }
   std::uint32_t out_dim() const noexcept { return n_heads * v_head_dim; }
 };
 
@@ -59,7 +80,7 @@ struct MoeSpec {
   bool shared_gate = false;     ///< The shared expert's result is scaled by a logistic function of the input.
 };
 
-using MixerSpec = std::variant<AttentionSpec>;
+using MixerSpec = std::variant<AttentionSpec, MlaSpec>;
 using ChannelSpec = std::variant<FfnSpec, MoeSpec>;
 
 /// x += residual_scale * mixer(norm(x)), then x += residual_scale * channel(norm(x)).
@@ -81,6 +102,8 @@ struct ModelSpec {
   float logit_scale = 1;  ///< Logits are multiplied by it.
   RopeCurve curve;
   std::vector<LayerSpec> layers;
+  /// Layers that the file has behind these, for guessing further tokens. They are not run.
+  std::uint32_t n_prediction_layers = 0;
 
   std::uint32_t n_layers() const noexcept { return static_cast<std::uint32_t>(layers.size()); }
   /// Of the first layer that has experts; null for dense models. The number of experts and how many are used

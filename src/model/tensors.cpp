@@ -30,6 +30,12 @@ void Declaring::pinned(kernels::Weight&, Role role, std::string_view name, std::
   result.tensors.push_back({full(name), TensorNeed::Kind::pinned, need, role, n_in, n_out});
 }
 
+void Declaring::stacked(kernels::Weight&, Role role, std::string_view name, std::uint32_t n_in,
+                        std::uint32_t n_out, std::uint32_t n_stacked) {
+  result.tensors.push_back(
+      {full(name), TensorNeed::Kind::pinned, Need::required, role, n_in, n_out, -1, n_stacked});
+}
+
 void Declaring::vector(const float*&, Role role, std::string_view name, std::uint32_t n, Need need) {
   result.tensors.push_back({full(name), TensorNeed::Kind::vector, need, role, n, 1});
 }

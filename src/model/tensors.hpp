@@ -43,6 +43,10 @@ class TensorVisitor {
   /// A matrix that always stays in memory. `name` is whole but for the prefix.
   virtual void pinned(kernels::Weight& to, Role role, std::string_view name, std::uint32_t n_in,
                       std::uint32_t n_out, Need need = Need::required) = 0;
+  /// `n_stacked` matrices in one tensor [n_stacked, n_out, n_in] that always stays in memory: received as one
+  /// of n_stacked * n_out rows. `name` is whole but for the prefix.
+  virtual void stacked(kernels::Weight& to, Role role, std::string_view name, std::uint32_t n_in,
+                       std::uint32_t n_out, std::uint32_t n_stacked) = 0;
   /// [n] floats, null when the file lacks an optional one. `name` is whole but for the prefix.
   virtual void vector(const float*& to, Role role, std::string_view name, std::uint32_t n,
                       Need need = Need::required) = 0;
@@ -69,6 +73,7 @@ struct TensorNeed {
   Role role = Role::other;
   std::uint32_t n_in = 0, n_out = 1;
   int block = -1;  ///< Of a matrix: its index in Declaration::blocks.
+  std::uint32_t n_stacked = 1;
   /// A vector or scales: used as floats.
   bool is_floats() const noexcept { return kind == Kind::vector || kind == Kind::scales; }
 };
@@ -78,6 +83,8 @@ struct Declaration {
   std::vector<TensorNeed> tensors;                ///< In the order of their use, experts apart.
   std::vector<Role> blocks;                       ///< Role of each block of matrices, in the order of use.
   std::vector<residency::UnitLayerSpec> experts;  ///< Of the layers that have some.
+  /// Layers of the file from here on, so many, are not run: their tensors may be there.
+  std::uint32_t n_layers = 0, n_prediction_layers = 0;
 };
 
 /// The visitor that collects a declaration.
@@ -87,6 +94,8 @@ class Declaring final : public TensorVisitor {
   void matrix(Matrix& to, std::string_view name, std::uint32_t n_in, std::uint32_t n_out, Need need) override;
   void pinned(kernels::Weight& to, Role role, std::string_view name, std::uint32_t n_in, std::uint32_t n_out,
               Need need) override;
+  void stacked(kernels::Weight& to, Role role, std::string_view name, std::uint32_t n_in, std::uint32_t n_out,
+               std::uint32_t n_stacked) override;
   void vector(const float*& to, Role role, std::string_view name, std::uint32_t n, Need need) override;
   void scales(const float*& to, Role role, std::string_view name, std::uint32_t n) override;
   void units(std::uint32_t n_experts, std::vector<residency::UnitPartSpec> parts) override;

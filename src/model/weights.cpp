@@ -16,7 +16,8 @@ namespace {
 /// A weight without its data.
 Weight shape_of(const gguf::TensorInfo& tensor) {
   return {nullptr, tensor.type, static_cast<std::uint32_t>(tensor.dims[0]),
-          static_cast<std::uint32_t>(tensor.dims[1]), gguf::row_bytes(tensor.type, tensor.dims[0])};
+          static_cast<std::uint32_t>(tensor.dims[1] * tensor.dims[2]),
+          gguf::row_bytes(tensor.type, tensor.dims[0])};
 }
 
 }  // namespace
@@ -51,6 +52,11 @@ void Weights::Receiving::pinned(Weight& to, Role, std::string_view name, std::ui
   if (tensor == nullptr) return;
   to = shape_of(*tensor);
   to.data = weights_.store_.find(*tensor);  // Embeddings may be left on the drive.
+}
+
+void Weights::Receiving::stacked(Weight& to, Role role, std::string_view name, std::uint32_t n_in,
+                                 std::uint32_t n_out, std::uint32_t) {
+  pinned(to, role, name, n_in, n_out, Need::required);
 }
 
 void Weights::Receiving::vector(const float*& to, Role, std::string_view name, std::uint32_t, Need) {

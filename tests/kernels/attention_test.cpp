@@ -49,7 +49,8 @@ class Cache {
       for (std::uint32_t row = 0; row < n_positions; row += k_max_rows) {
         const std::uint32_t n = std::min(k_max_rows, n_positions - row);
         begin(ops, {rows.begin() + row, rows.begin() + row + n});
-        ops.store_kv(k.rows().from(row).first(n), v.rows().from(row).first(n), view_, 0);
+        ops.store_kv(k.rows().from(row).first(n), shape.v_in_k ? Rows{} : v.rows().from(row).first(n), view_,
+                     0);
       }
     }
   }
@@ -70,7 +71,8 @@ class Cache {
     return value_at(row, 0, head, i, view_.shape.k_head_dim);
   }
   double value(const Row& row, std::uint32_t head, std::uint32_t i) const {
-    return value_at(row, view_.shape.k_bytes(), head, i, view_.shape.v_head_dim);
+    return view_.shape.v_in_k ? key(row, head, i)
+                              : value_at(row, view_.shape.k_bytes(), head, i, view_.shape.v_head_dim);
   }
 
  private:
@@ -149,12 +151,13 @@ struct Case {
   std::uint32_t window;
   float softcap;
   KvType type = KvType::f16;
+  bool v_in_k = false;
 };
 
 void check_case(platform::Isa isa, const Case& c, const std::vector<std::uint32_t>& positions) {
   const Table table(isa, 2);
   table->reserve({k_max_rows, 256, 0});
-  Cache cache(*table.ops, {c.n_kv_heads, c.k_dim, c.v_dim, c.type}, positions.back() + 1, {77});
+  Cache cache(*table.ops, {c.n_kv_heads, c.k_dim, c.v_dim, c.type, c.v_in_k}, positions.back() + 1, {77});
   const AttentionParams params{c.n_heads, 1.0f / std::sqrt(static_cast<float>(c.k_dim)), c.softcap, c.window};
   std::vector<Row> rows;
   for (const auto position : positions) rows.push_back({0, position});
@@ -191,6 +194,14 @@ TEST(Attention, MatchesTheFormulaOverBlocksOf8Bits) {
     check_case(isa, {4, 2, 32, 32, 100, 5.0f, KvType::q8_0}, {0, 20, 300});
   }
   check_case(platform::choose_isa(), {16, 1, 1024, 1024, 0, 0, KvType::q8_0}, {9, 10});
+}
+
+TEST(Attention, MatchesTheFormulaWhereValuesArePartsOfKeys) {
+  for (const platform::Isa isa : platform::supported_isas()) {
+    check_case(isa, {20, 1, 576, 512, 0, 0, KvType::f16, true}, {0, 15, 16, 63, 64, 255, 256, 300});
+    check_case(isa, {6, 2, 40, 24, 0, 0, KvType::f16, true}, {3, 259});
+    check_case(isa, {4, 1, 96, 64, 0, 0, KvType::q8_0, true}, {0, 20, 300});
+  }
 }
 
 TEST(Attention, BlocksOf8BitsAreTheSameOnEveryIsaAndCloseToWhatWasStored) {
@@ -302,10 +313,10 @@ TEST(Attention, StoresKeysAndValuesRoundedToNearest) {
 /// alone.
 void check_independence(platform::Isa isa, const AttentionParams& params, std::uint32_t v_dim,
                         std::uint32_t n_positions, const std::vector<std::uint32_t>& positions,
-                        KvType type = KvType::f16) {
+                        KvType type = KvType::f16, bool v_in_k = false) {
   const Table one(isa, 1);
   one->reserve({k_max_rows, 256, 0});
-  Cache cache(*one.ops, {2, 64, v_dim, type}, n_positions, {10, 20});
+  Cache cache(*one.ops, {2, 64, v_dim, type, v_in_k}, n_positions, {10, 20});
   std::vector<Row> rows;
   for (const auto position : positions) rows.push_back({0, position});
   rows.push_back({1, n_positions - 1});
@@ -341,6 +352,7 @@ TEST(Attention, BitsDoNotDependOnBatchThreadsOrSplit) {
     check_independence(isa, {8, 0.125f, 0, 0}, 48, 600, prefill);
     check_independence(isa, {8, 0.125f, 20.0f, 300}, 48, 600, prefill);
     check_independence(isa, {8, 0.125f, 20.0f, 300}, 96, 600, prefill, KvType::q8_0);
+    check_independence(isa, {8, 0.125f, 0, 0}, 40, 600, prefill, KvType::f16, true);
   }
 }
 
@@ -349,6 +361,7 @@ TEST(Attention, LongContextsAreSplitInWavesWithTheSameBits) {
   // units have 4 segments at once on two threads and 8 on four, of the 10 that 2500 positions need.
   check_independence(platform::choose_isa(), {128, 0.125f, 0, 0}, 128, 2500, {2499});
   check_independence(platform::choose_isa(), {8, 0.125f, 0, 0}, 48, 2500, {2300, 2499});
+  check_independence(platform::choose_isa(), {8, 0.125f, 0, 0}, 48, 2500, {2300, 2499}, KvType::f16, true);
 }
 
 }  // namespace

@@ -103,6 +103,28 @@ TEST(Router, MatchesTheFormulas) {
   }
 }
 
+TEST(Router, ChoosesWithinTheBestGroups) {
+  // Groups (4, 0), (3, 2), (1, 3): the first has the best expert, the second the best two.
+  const std::vector<float> logits = {4, 0, 3, 2, 1, 3};
+  RouterParams params{2, Scoring::softmax};
+  params.n_groups = 3;
+  params.n_groups_used = 1;
+  EXPECT_EQ(route(logits, params).ids, (std::vector<std::uint16_t>{0, 1}));
+  params.n_group_best = 2;
+  params.scoring = Scoring::softmax_of_selected;
+  EXPECT_EQ(route(logits, params).ids, (std::vector<std::uint16_t>{2, 3}));
+  params.n_groups_used = 2;
+  EXPECT_EQ(route(logits, params).ids, (std::vector<std::uint16_t>{0, 2}));
+  params.n_groups_used = 3;
+  EXPECT_EQ(route(logits, params).ids, (std::vector<std::uint16_t>{0, 2}));
+  // Biases count, and equal groups go by rising id.
+  const std::vector<float> bias = {-4, 0, 0, 0, 0, 0};
+  params.selection_bias = bias.data();
+  params.n_groups_used = 1;
+  params.n_group_best = 1;
+  EXPECT_EQ(route(logits, params).ids, (std::vector<std::uint16_t>{2, 3}));
+}
+
 TEST(Router, TiesGoToTheLowerId) {
   const Routed got = route({1, 3, 3, 0, 3, 1}, {4});
   EXPECT_EQ(got.ids, (std::vector<std::uint16_t>{1, 2, 4, 0}));

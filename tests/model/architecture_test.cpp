@@ -33,12 +33,13 @@ TEST(Architecture, ReadEveryKnownArchitecture) {
     const test::TinyModel model = test::tiny_model_of(architecture.name);
     const ModelSpec spec = read_spec(metadata_of(model));
     EXPECT_EQ(spec.architecture, architecture.name);
-    const auto& attention = std::get<AttentionSpec>(spec.layers.back().mixer);
     EXPECT_EQ(spec.n_layers(), 3u);
     EXPECT_EQ(spec.n_embd, 64u);
+    EXPECT_EQ(spec.n_experts(), model.n_experts);
+    if (!std::holds_alternative<AttentionSpec>(spec.layers.back().mixer)) continue;
+    const auto& attention = std::get<AttentionSpec>(spec.layers.back().mixer);
     EXPECT_EQ(attention.q_dim(), 128u);
     EXPECT_EQ(attention.k_dim(), 64u);
-    EXPECT_EQ(spec.n_experts(), model.n_experts);
     const bool is_granite = spec.architecture == "granitemoe";
     EXPECT_FLOAT_EQ(attention.scale, is_granite ? 0.125f : 1.0f / std::sqrt(32.0f));
   }
@@ -52,6 +53,75 @@ TEST(Architecture, LlamaWithExpertsIsMixtral) {
   EXPECT_EQ(spec.n_experts_used(), 2u);
   EXPECT_EQ(spec.experts()->expert.width, 96u);
   EXPECT_TRUE(spec.experts()->router.normalize);
+}
+
+TEST(Architecture, FirstLayersMayBeDense) {
+  gguf::Metadata metadata = metadata_of(test::tiny_model_of("glm4moe"));
+  metadata.set("glm4moe.leading_dense_block_count", test::uint_value(2));
+  metadata.set("glm4moe.feed_forward_length", test::uint_value(160));
+  const ModelSpec spec = read_spec(metadata);
+  ASSERT_EQ(spec.n_layers(), 3u);
+  EXPECT_EQ(std::get<FfnSpec>(spec.layers[1].channel).width, 160u);
+  EXPECT_EQ(std::get<MoeSpec>(spec.layers[2].channel).expert.width, 96u);
+  EXPECT_EQ(std::get<MoeSpec>(spec.layers[2].channel).shared.width, 2u * 96);
+}
+
+TEST(Architecture, LatentAttention) {
+  test::TinyModel model = test::tiny_model_of("deepseek2");
+  model.rope_scaling = "yarn";
+  gguf::Metadata metadata = metadata_of(model);
+  const ModelSpec spec = read_spec(metadata);
+  const auto& mla = std::get<MlaSpec>(spec.layers.back().mixer);
+  EXPECT_EQ(mla.q_dim(), 4u * 64);
+  EXPECT_EQ(mla.kept_dim(), 96u + 32);
+  EXPECT_EQ(mla.out_dim(), 4u * 64);
+  const float growth = 1.0f + 0.05f * std::log(4.0f);
+  EXPECT_FLOAT_EQ(mla.scale, growth * growth / 8.0f);
+  EXPECT_FLOAT_EQ(spec.curve.params.attn_factor, 1.0f / (1.0f + 0.1f * std::log(4.0f)));
+  metadata.set("deepseek2.attention.key_length", test::uint_value(192));
+  EXPECT_NE(refusal(metadata, ErrorCode::invalid_file).find("key_length"), std::string::npos);
+  gguf::Metadata older;
+  for (const auto& entry : metadata.entries()) {
+    if (!entry.key.ends_with("_mla")) older.set(entry.key, entry.value);
+  }
+  EXPECT_NE(refusal(older, ErrorCode::unsupported).find("attn_kv_b"), std::string::npos);
+}
+
+TEST(Architecture, GroupsOfExperts) {
+  test::TinyModel model = test::tiny_model_of("deepseek2");
+  EXPECT_EQ(read_spec(metadata_of(model)).experts()->router.n_group_best, 2u);
+  model.second_version = true;
+  gguf::Metadata metadata = metadata_of(model);
+  const kernels::RouterParams router = read_spec(metadata).experts()->router;
+  EXPECT_EQ(router.n_groups, 4u);
+  EXPECT_EQ(router.n_groups_used, 2u);
+  EXPECT_EQ(router.n_group_best, 1u);
+  metadata.set("deepseek2.expert_group_count", test::uint_value(3));
+  EXPECT_NE(refusal(metadata, ErrorCode::invalid_file).find("expert_group_count"), std::string::npos);
+  metadata.set("deepseek2.expert_group_count", test::uint_value(8));
+  metadata.set("deepseek2.expert_group_used_count", test::uint_value(1));
+  refusal(metadata, ErrorCode::invalid_file);
+}
+
+TEST(Architecture, EverySecondLayerMayHaveExperts) {
+  test::TinyModel model = test::tiny_model_of("ernie4_5-moe");
+  model.n_layers = 6;
+  gguf::Metadata metadata = metadata_of(model);
+  metadata.set("ernie4_5-moe.interleave_moe_layer_step", test::uint_value(2));
+  metadata.set("ernie4_5-moe.leading_dense_block_count", test::uint_value(2));
+  const ModelSpec spec = read_spec(metadata);
+  std::vector<bool> has_experts;
+  for (const LayerSpec& layer : spec.layers)
+    has_experts.push_back(std::holds_alternative<MoeSpec>(layer.channel));
+  EXPECT_EQ(has_experts, (std::vector<bool>{false, false, false, true, false, true}));
+}
+
+TEST(Architecture, LayersThatGuessFurtherTokensAreNotRun) {
+  gguf::Metadata metadata = metadata_of(test::tiny_model_of("glm4moe"));
+  EXPECT_EQ(read_spec(metadata).n_layers(), 3u);
+  EXPECT_EQ(read_spec(metadata).n_prediction_layers, 1u);
+  metadata.set("glm4moe.nextn_predict_layers", test::uint_value(4));
+  EXPECT_NE(refusal(metadata, ErrorCode::invalid_file).find("nextn_predict_layers"), std::string::npos);
 }
 
 TEST(Architecture, UnknownArchitectureListsTheKnown) {

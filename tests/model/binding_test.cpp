@@ -62,6 +62,17 @@ TEST(Binding, TiesTheOutputToTheEmbedding) {
   EXPECT_EQ(tensors.output, tensors.token_embd);
 }
 
+TEST(Binding, LeavesOutLayersThatGuessFurtherTokens) {
+  gguf::ModelFile file = parse(test::tiny_model_of("glm4moe"));
+  const BoundTensors tensors = bind_file(file);
+  const gguf::TensorInfo* const unused = file.find_tensor("blk.3.nextn.enorm.weight");
+  ASSERT_NE(unused, nullptr);
+  for (const auto* pinned : tensors.pinned()) EXPECT_NE(pinned, unused);
+  tensor(file, "blk.3.nextn.enorm.weight").name = "blk.4.nextn.enorm.weight";
+  file.index_tensors();
+  EXPECT_NE(refusal(file, ErrorCode::unsupported).find("blk.4.nextn.enorm"), std::string::npos);
+}
+
 TEST(Binding, NamesEveryMissingTensor) {
   gguf::ModelFile file = parse();
   tensor(file, "blk.1.attn_k.weight").name = "blk.1.something.weight";

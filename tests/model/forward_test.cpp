@@ -111,8 +111,18 @@ TEST(Forward, MatchesTheReferenceForRopeScalings) {
       expect_reference(model);
     }
   }
+  test::TinyModel latent = test::tiny_model_of("deepseek2");
+  latent.rope_scaling = "yarn";
+  latent.n_ctx_orig = 64;
+  expect_reference(latent);
   test::TinyModel model = test::tiny_model_of("llama");
   model.rope_freqs = true;
+  expect_reference(model);
+}
+
+TEST(Forward, MatchesTheReferenceForTheSecondVersionOfLatentAttention) {
+  test::TinyModel model = test::tiny_model_of("deepseek2");
+  model.second_version = true;
   expect_reference(model);
 }
 

@@ -153,6 +153,17 @@ TEST(Graph, SaysWhatAttentionKeepsAndMultiplies) {
   EXPECT_EQ(layers[2].products, 4u * (16 + 24));
 }
 
+TEST(Graph, LatentAttentionKeepsOneVector) {
+  const std::vector<KvLayer> layers = graph_of(test::tiny_model_of("deepseek2")).kv_layers();
+  ASSERT_EQ(layers.size(), 3u);
+  EXPECT_EQ(layers[1].shape.n_kv_heads, 1u);
+  EXPECT_EQ(layers[1].shape.k_head_dim, 96u + 32);
+  EXPECT_EQ(layers[1].shape.layer_bytes(), 64u * 128 * 2);
+  EXPECT_EQ(layers[1].products, 4u * (96 + 32 + 96));
+  const Declaration declaration = graph_of(test::tiny_model_of("deepseek2")).declare();
+  EXPECT_EQ(find(declaration, "blk.1.attn_k_b.weight").n_stacked, 4u);
+}
+
 // That a pass takes no more than this is checked by its arena: forward_test runs the largest passes.
 TEST(Graph, APassTakesWhatItsLargestLayerTakes) {
   ModelSpec dense = mixed_spec(), experts = mixed_spec();

@@ -66,5 +66,14 @@ TEST(KvLayout, BlocksOf8BitsTakeTheirBytesAndWholeBlocks) {
   }
 }
 
+TEST(KvLayout, ValuesInKeysTakeNoRoom) {
+  KvLayer layer{{1, 96, 64, kernels::KvType::q8_0}, 0};
+  layer.shape.v_in_k = true;
+  const std::vector<KvLayer> layers(2, layer);
+  const KvLayout layout = plan_kv(layers);
+  EXPECT_EQ(layout.groups[0].page_bytes, 2u * 64 * 3 * 34);
+  EXPECT_EQ(layout.views[1].offset_bytes, 64u * 3 * 34);
+}
+
 }  // namespace
 }  // namespace sluice::model

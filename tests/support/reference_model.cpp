@@ -24,11 +24,24 @@ struct Meaning {
   const char* architecture;
   bool rotates_neighbours = false;  ///< Elements 2i and 2i + 1, not i and i + n/2.
   bool normalizes_weights = true;   ///< Of the chosen experts.
+  bool norms_rotated = false;       ///< Heads of queries and keys, after they rotated.
 };
 constexpr Meaning k_meanings[] = {
-    {"granitemoe", true},    {"llama", true},     {"minimax-m2", false}, {"mistral3", true},
-    {"olmoe", false, false}, {"phi3", false},     {"qwen2", false},      {"qwen2moe", false, false},
-    {"qwen3", false},        {"qwen3moe", false}, {"seed_oss", false},
+    {"deepseek2", true, false},
+    {"ernie4_5-moe", true},
+    {"glm4moe", false},
+    {"granitemoe", true},
+    {"hunyuan-moe", false, true, true},
+    {"llama", true},
+    {"minimax-m2", false},
+    {"mistral3", true},
+    {"olmoe", false, false},
+    {"phi3", false},
+    {"qwen2", false},
+    {"qwen2moe", false, false},
+    {"qwen3", false},
+    {"qwen3moe", false},
+    {"seed_oss", false},
 };
 
 const Meaning& meaning_of(const std::string& architecture) {
@@ -137,12 +150,15 @@ class Reference {
     return product(down, hidden, stack_idx);
   }
   Vector router_weights(const Vector& logits, const std::vector<std::size_t>& chosen, bool is_logistic) const;
+  void keep_groups(Vector& scores, bool is_logistic) const;
   Vector experts(std::uint64_t layer, const Vector& x) const;
   Vector channel(std::uint64_t layer, const Vector& x) const;
   struct Projected {
     Vector q, k, v;
   };
   Projected project(std::uint64_t layer, const Vector& x, std::size_t position) const;
+  Projected project_latent(std::uint64_t layer, const Vector& x, std::size_t position) const;
+  double score_scale(std::size_t k_dim) const;
   Vector attend(const Vector& q, const std::vector<Vector>& keys, const std::vector<Vector>& values) const;
   std::size_t n_heads() const { return fact("attention.head_count", 0); }
   std::size_t n_kv_heads() const { return fact("attention.head_count_kv", n_heads()); }
@@ -183,7 +199,9 @@ void Reference::rotate(Vector& x, std::size_t head_dim, std::size_t position) co
             1.0 - std::clamp((static_cast<double>(pair) - low) / std::max(0.001, high - low), 0.0, 1.0);
         angle = angle * (1 - ramp) + plain * ramp;
         const double multiplier = number("rope.scaling.yarn_log_multiplier", 0.0);
-        size *= (1.0 + 0.1 * std::log(factor)) / (1.0 + 0.1 * multiplier * std::log(factor));
+        // Where whole heads grow, score_scale() says it.
+        if (fact("attention.kv_lora_rank", 0) == 0)
+          size *= (1.0 + 0.1 * std::log(factor)) / (1.0 + 0.1 * multiplier * std::log(factor));
       }
       const std::size_t i = head * head_dim + (meaning_.rotates_neighbours ? 2 * pair : pair);
       const std::size_t j = meaning_.rotates_neighbours ? i + 1 : i + n_rot / 2;
@@ -205,18 +223,38 @@ Vector Reference::router_weights(const Vector& logits, const std::vector<std::si
     weights.push_back(is_logistic ? logistic(logits[expert]) : std::exp(logits[expert]) / all);
     total += weights.back();
   }
-  for (double& weight : weights)
-    weight *= number("expert_weights_scale", 1.0) / (meaning_.normalizes_weights ? total : 1.0);
+  const bool normalizes =
+      file_.metadata.get_bool(arch_ + ".expert_weights_norm").value_or(meaning_.normalizes_weights);
+  for (double& weight : weights) weight *= number("expert_weights_scale", 1.0) / (normalizes ? total : 1.0);
   return weights;
+}
+
+/// Leaves experts of the best groups only: those with the best expert or, with logistic scores, the best two.
+void Reference::keep_groups(Vector& scores, bool is_logistic) const {
+  const std::size_t n_groups = fact("expert_group_count", 1), size = scores.size() / n_groups;
+  const std::size_t n_used = fact("expert_group_used_count", n_groups);
+  std::vector<std::pair<double, std::size_t>> groups;
+  for (std::size_t group = 0; group < n_groups; ++group) {
+    Vector own(scores.begin() + static_cast<std::ptrdiff_t>(group * size),
+               scores.begin() + static_cast<std::ptrdiff_t>((group + 1) * size));
+    std::sort(own.rbegin(), own.rend());
+    groups.emplace_back(is_logistic && n_groups > 1 ? own[0] + own[1] : own[0], group);
+  }
+  std::sort(groups.rbegin(), groups.rend());
+  for (std::size_t i = n_used; i < n_groups; ++i) {
+    for (std::size_t expert = 0; expert < size; ++expert) scores[groups[i].second * size + expert] = -1e300;
+  }
 }
 
 Vector Reference::experts(std::uint64_t layer, const Vector& x) const {
   const Vector logits = product(fmt::format("blk.{}.ffn_gate_inp.weight", layer), x);
   const bool is_logistic = fact("expert_gating_func", 1) == 2;
-  // Softmax keeps the order of the logits.
-  Vector scores = logits;
-  if (is_logistic) std::transform(scores.begin(), scores.end(), scores.begin(), logistic);
+  double all = 0;
+  for (const double logit : logits) all += std::exp(logit);
+  Vector scores;
+  for (const double logit : logits) scores.push_back(is_logistic ? logistic(logit) : std::exp(logit) / all);
   add_bias(fmt::format("blk.{}.exp_probs_b.bias", layer), scores);
+  keep_groups(scores, is_logistic);
   std::vector<std::size_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(),
@@ -271,13 +309,16 @@ Reference::Projected Reference::project(std::uint64_t layer, const Vector& x, st
     add_bias(name("attn_k", "bias"), to.k);
     add_bias(name("attn_v", "bias"), to.v);
   }
-  if (has(name("attn_q_norm"))) {
+  const auto normalize = [&] {
+    if (!has(name("attn_q_norm"))) return;
     // The gain is as long as what is normalized: a head or the whole row.
     norm_heads(to.q, vector(name("attn_q_norm")).size(), name("attn_q_norm"));
     norm_heads(to.k, vector(name("attn_k_norm")).size(), name("attn_k_norm"));
-  }
+  };
+  if (!meaning_.norms_rotated) normalize();
   rotate(to.q, head_dim(), position);
   rotate(to.k, head_dim(), position);
+  if (meaning_.norms_rotated) normalize();
   const double temperature = number("attention.temperature_scale", 0.0);
   const std::uint64_t interval = fact("rope.scaling.original_context_length", fact("context_length", 0));
   for (double& value : to.q)
@@ -285,25 +326,68 @@ Reference::Projected Reference::project(std::uint64_t layer, const Vector& x, st
   return to;
 }
 
+/// The same from latent vectors, written out: every head gets a key and a value of its own.
+Reference::Projected Reference::project_latent(std::uint64_t layer, const Vector& x,
+                                               std::size_t position) const {
+  const auto name = [&](const char* part) { return fmt::format("blk.{}.{}.weight", layer, part); };
+  const std::size_t n_rot = fact("rope.dimension_count", 0), rank = fact("attention.kv_lora_rank", 0);
+  const std::size_t k_dim = fact("attention.key_length_mla", 0), n_plain = k_dim - n_rot;
+  Projected to;
+  to.q = has(name("attn_q"))
+             ? product(name("attn_q"), x)
+             : product(name("attn_q_b"), norm(product(name("attn_q_a"), x), name("attn_q_a_norm")));
+  const Vector kept = product(name("attn_kv_a_mqa"), x);
+  const auto middle = kept.begin() + static_cast<std::ptrdiff_t>(rank);
+  const Vector latent = norm(Vector(kept.begin(), middle), name("attn_kv_a_norm"));
+  Vector k_rotated(middle, kept.end());
+  rotate(k_rotated, n_rot, position);
+  for (std::size_t head = 0; head < n_heads(); ++head) {
+    const auto q_tail = to.q.begin() + static_cast<std::ptrdiff_t>(head * k_dim + n_plain);
+    Vector q_rotated(q_tail, q_tail + static_cast<std::ptrdiff_t>(n_rot));
+    rotate(q_rotated, n_rot, position);
+    std::copy(q_rotated.begin(), q_rotated.end(), q_tail);
+    // attn_k_b holds, for each element of the latent vector, what it adds to the key.
+    Vector key(n_plain, 0.0);
+    const std::vector<Vector> parts = rows(name("attn_k_b"), head * rank, rank);
+    for (std::size_t j = 0; j < rank; ++j) {
+      for (std::size_t i = 0; i < n_plain; ++i) key[i] += parts[j][i] * latent[j];
+    }
+    to.k.insert(to.k.end(), key.begin(), key.end());
+    to.k.insert(to.k.end(), k_rotated.begin(), k_rotated.end());
+    const Vector value = product(name("attn_v_b"), latent, head);
+    to.v.insert(to.v.end(), value.begin(), value.end());
+  }
+  return to;
+}
+
+double Reference::score_scale(std::size_t k_dim) const {
+  const double usual = 1.0 / std::sqrt(static_cast<double>(k_dim));
+  const bool is_yarn = file_.metadata.get_string(arch_ + ".rope.scaling.type").value_or("none") == "yarn";
+  if (fact("attention.kv_lora_rank", 0) == 0 || !is_yarn) return number("attention.scale", usual);
+  const double growth =
+      1.0 + number("rope.scaling.yarn_log_multiplier", 0.0) * std::log(number("rope.scaling.factor", 1.0));
+  return usual * growth * growth;
+}
+
 Vector Reference::attend(const Vector& q, const std::vector<Vector>& keys,
                          const std::vector<Vector>& values) const {
-  const std::size_t n = head_dim();
-  const double scale = number("attention.scale", 1.0 / std::sqrt(static_cast<double>(n)));
-  Vector attended(q.size(), 0.0);
+  const std::size_t n = q.size() / n_heads(), n_kv = keys[0].size() / n, v_dim = values[0].size() / n_kv;
+  const double scale = score_scale(n);
+  Vector attended(n_heads() * v_dim, 0.0);
   for (std::size_t head = 0; head < n_heads(); ++head) {
-    const std::size_t kv = head / (n_heads() / n_kv_heads()) * n;
+    const std::size_t kv = head / (n_heads() / n_kv);
     Vector scores;
     for (const Vector& key : keys) {
       double score = 0;
-      for (std::size_t i = 0; i < n; ++i) score += q[head * n + i] * key[kv + i];
+      for (std::size_t i = 0; i < n; ++i) score += q[head * n + i] * key[kv * n + i];
       scores.push_back(score * scale);
     }
     const double highest = *std::max_element(scores.begin(), scores.end());
     double total = 0;
     for (double& score : scores) total += score = std::exp(score - highest);
     for (std::size_t past = 0; past < keys.size(); ++past) {
-      for (std::size_t i = 0; i < n; ++i)
-        attended[head * n + i] += scores[past] / total * values[past][kv + i];
+      for (std::size_t i = 0; i < v_dim; ++i)
+        attended[head * v_dim + i] += scores[past] / total * values[past][kv * v_dim + i];
     }
   }
   return attended;
@@ -316,13 +400,16 @@ std::vector<Vector> Reference::run(const std::vector<std::int32_t>& tokens) {
     for (double& value : stream.back()) value *= number("embedding_scale", 1.0);
   }
   const double residual_scale = number("residual_scale", 1.0);
-  for (std::uint64_t layer = 0; layer < fact("block_count", 0); ++layer) {
+  const std::uint64_t n_layers = fact("block_count", 0) - fact("nextn_predict_layers", 0);
+  for (std::uint64_t layer = 0; layer < n_layers; ++layer) {
     const auto name = [&](const char* part, const char* suffix = "weight") {
       return fmt::format("blk.{}.{}.{}", layer, part, suffix);
     };
     std::vector<Vector> keys, values;
     for (std::size_t position = 0; position < tokens.size(); ++position) {
-      const Projected now = project(layer, norm(stream[position], name("attn_norm")), position);
+      const Vector x = norm(stream[position], name("attn_norm"));
+      const Projected now = fact("attention.kv_lora_rank", 0) != 0 ? project_latent(layer, x, position)
+                                                                   : project(layer, x, position);
       keys.push_back(now.k);
       values.push_back(now.v);
       Vector out = product(name("attn_output"), attend(now.q, keys, values));

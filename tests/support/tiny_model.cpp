@@ -44,6 +44,10 @@ class TensorMaker final : public model::TensorVisitor {
     if (!is_wanted(name, need)) return;
     add_matrix(full(name), n_out == 1 ? Dims{n_in} : Dims{n_in, n_out});
   }
+  void stacked(kernels::Weight&, Role, std::string_view name, std::uint32_t n_in, std::uint32_t n_out,
+               std::uint32_t n_stacked) override {
+    add_matrix(full(name), {n_in, n_out, n_stacked});
+  }
   void vector(const float*&, Role role, std::string_view name, std::uint32_t n, model::Need need) override {
     if (!is_wanted(name, need)) return;
     if (role == Role::norm) return add_vector(full(name), n, 1.0f, 0.1f);
@@ -149,12 +153,52 @@ std::vector<std::string> byte_vocabulary() {
   return tokens;
 }
 
+/// Of DeepSeek V3, or with `second_version` V2: keys of 32 plain elements and those that rotate, values of
+/// 64, made from 96.
+void fill_latent_keys(gguf::Metadata& metadata, const TinyModel& model) {
+  const auto set = [&](const char* name, gguf::Value value) {
+    metadata.set(model.architecture + "." + name, std::move(value));
+  };
+  const std::uint32_t n_rot = model.n_rot == 0 ? 32 : model.n_rot, rank = 96;
+  set("attention.head_count_kv", uint_value(1));
+  set("attention.kv_lora_rank", uint_value(rank));
+  set("attention.key_length", uint_value(rank + n_rot));
+  set("attention.value_length", uint_value(rank));
+  set("attention.key_length_mla", uint_value(32 + n_rot));
+  set("attention.value_length_mla", uint_value(64));
+  set("rope.dimension_count", uint_value(n_rot));
+  if (!model.second_version) set("attention.q_lora_rank", uint_value(64));
+  if (!model.rope_scaling.empty()) set("rope.scaling.yarn_log_multiplier", float_value(0.05));
+  set("leading_dense_block_count", uint_value(1));
+  set("expert_shared_count", uint_value(1));
+  set("expert_gating_func", uint_value(model.second_version ? 1 : 2));
+  set("expert_weights_norm", bool_value(!model.second_version));
+  set("expert_weights_scale", float_value(2.5));
+  set("expert_group_count", uint_value(4));
+  set("expert_group_used_count", uint_value(2));
+}
+
 /// What an architecture's files have beside the usual keys: each value differs from its default.
 void fill_own_keys(gguf::Metadata& metadata, const TinyModel& model) {
   const auto set = [&](const char* name, gguf::Value value) {
     metadata.set(model.architecture + "." + name, std::move(value));
   };
-  if (model.architecture == "granitemoe") {
+  if (model.architecture == "deepseek2") {
+    fill_latent_keys(metadata, model);
+  } else if (model.architecture == "ernie4_5-moe") {
+    set("leading_dense_block_count", uint_value(1));
+    set("expert_shared_feed_forward_length", uint_value(2 * model.n_ff));
+  } else if (model.architecture == "hunyuan-moe") {
+    set("expert_shared_count", uint_value(2));
+  } else if (model.architecture == "glm4moe") {
+    // A dense layer, then experts; behind them a layer that is not run.
+    set("block_count", uint_value(model.n_layers + 1));
+    set("nextn_predict_layers", uint_value(1));
+    set("leading_dense_block_count", uint_value(1));
+    set("expert_shared_count", uint_value(2));
+    set("expert_gating_func", uint_value(2));
+    set("expert_weights_scale", float_value(1.5));
+  } else if (model.architecture == "granitemoe") {
     set("embedding_scale", float_value(6.0));
     set("residual_scale", float_value(0.25));
     set("attention.scale", float_value(0.125));
@@ -218,8 +262,14 @@ std::vector<TensorData> make_tensors(const TinyModel& model) {
   fill_metadata(metadata, model);
   model::ModelSpec spec = model::read_spec(metadata);
   spec.n_vocab = static_cast<std::uint32_t>(byte_vocabulary().size());
+  const std::uint32_t n_layers = spec.n_layers(), n_blocks = n_layers + spec.n_prediction_layers;
   TensorMaker tensors(model);
   model::Graph(std::move(spec)).visit(tensors);
+  const float* unused = nullptr;
+  for (std::uint32_t i = n_layers; i < n_blocks; ++i) {
+    tensors.begin_layer(i);
+    tensors.vector(unused, Role::norm, "nextn.enorm.weight", model.n_embd, model::Need::required);
+  }
   return std::move(tensors.list);
 }
 
@@ -238,7 +288,8 @@ std::vector<std::byte> write(gguf::Writer& writer, const std::vector<TensorData>
 TinyModel tiny_model_of(const std::string& architecture) {
   TinyModel model;
   model.architecture = architecture;
-  if (!architecture.ends_with("moe") && architecture != "minimax-m2") model.n_experts = 0;
+  if (!architecture.ends_with("moe") && architecture != "minimax-m2" && architecture != "deepseek2")
+    model.n_experts = 0;
   return model;
 }
 

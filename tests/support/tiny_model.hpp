@@ -28,6 +28,7 @@ struct TinyModel {
   std::uint32_t n_ctx_orig = 0;  ///< The context before it was made longer; 0: no key.
   bool optional_tensors = true;  ///< Those that the graph takes when they are there: biases, factors.
   bool second_scales = false;    ///< One beside each matrix that may have one.
+  bool second_version = false;   ///< deepseek2 as V2: softmax, groups by their best expert, plain queries.
   bool split_experts = false;    ///< One tensor per expert, as old Mixtral files have.
   bool tied_output = false;
   bool rope_freqs = false;

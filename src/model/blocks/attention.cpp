@@ -25,8 +25,9 @@ void AttentionBlock::visit(TensorVisitor& visitor) {
   }
   if (spec_.qk_norm != QkNorm::none) {
     const bool is_whole = spec_.qk_norm == QkNorm::whole_row;
-    visitor.vector(q_norm_, Role::norm, "attn_q_norm.weight", is_whole ? q_dim : spec_.k_head_dim);
-    visitor.vector(k_norm_, Role::norm, "attn_k_norm.weight", is_whole ? k_dim : spec_.k_head_dim);
+    const Need need = spec_.needs_qk_norm ? Need::required : Need::optional;
+    visitor.vector(q_norm_, Role::norm, "attn_q_norm.weight", is_whole ? q_dim : spec_.k_head_dim, need);
+    visitor.vector(k_norm_, Role::norm, "attn_k_norm.weight", is_whole ? k_dim : spec_.k_head_dim, need);
   }
   visitor.matrix(out_, "attn_output", spec_.out_dim(), n_embd_);
   visitor.vector(out_bias_, Role::attention, "attn_output.bias", n_embd_, Need::optional);
@@ -68,13 +69,16 @@ void AttentionBlock::project(Pass& pass, Rows x, const Buffers& buffers) const {
 }
 
 void AttentionBlock::normalize(Pass& pass, const Buffers& buffers) const {
-  if (spec_.qk_norm == QkNorm::per_head) {
-    pass.ops.rms_norm_heads(buffers.q, spec_.k_head_dim, q_norm_, pass.norm_eps);
-    pass.ops.rms_norm_heads(buffers.k, spec_.k_head_dim, k_norm_, pass.norm_eps);
-  } else if (spec_.qk_norm == QkNorm::whole_row) {
-    pass.ops.rms_norm(buffers.q, q_norm_, pass.norm_eps, buffers.q);
-    pass.ops.rms_norm(buffers.k, k_norm_, pass.norm_eps, buffers.k);
-  }
+  const auto apply = [&](Rows x, const float* gain) {
+    if (gain == nullptr) return;
+    if (spec_.qk_norm == QkNorm::per_head) {
+      pass.ops.rms_norm_heads(x, spec_.k_head_dim, gain, pass.norm_eps);
+    } else {
+      pass.ops.rms_norm(x, gain, pass.norm_eps, x);
+    }
+  };
+  apply(buffers.q, q_norm_);
+  apply(buffers.k, k_norm_);
 }
 
 void AttentionBlock::attend(Pass& pass, const Buffers& buffers) const {
@@ -99,10 +103,11 @@ void AttentionBlock::run(Pass& pass, Rows x, Rows sum, float scale) {
   const Buffers buffers = take(pass.arena, x.n_rows);
   project(pass, x, buffers);
   pass.let_others_work();
-  normalize(pass, buffers);
+  if (!spec_.norms_rotated) normalize(pass, buffers);
   constexpr std::uint32_t k_curve = 0;
   pass.ops.rope(buffers.q, spec_.k_head_dim, k_curve, 0);
   pass.ops.rope(buffers.k, spec_.k_head_dim, k_curve, 0);
+  if (spec_.norms_rotated) normalize(pass, buffers);
   if (spec_.temperature.scale != 0) pass.ops.scale_by_position(buffers.q, spec_.temperature, 0);
   pass.ops.store_kv(buffers.k, buffers.v, pass.kv.views[pass.layer_idx], 0);
   attend(pass, buffers);
