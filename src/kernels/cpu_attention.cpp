@@ -25,9 +25,11 @@ struct Range {
   bool empty() const noexcept { return begin >= end; }
 };
 
-Range visible(std::uint32_t position, std::uint32_t window) noexcept {
+Range visible(std::uint32_t position, const AttentionParams& params) noexcept {
   const std::size_t end = std::size_t{position} + 1;
-  return {window > 0 && end > window ? end - window : 0, end};
+  const std::size_t of_window = params.window > 0 && end > params.window ? end - params.window : 0;
+  const std::size_t of_chunk = params.chunk > 0 ? position / params.chunk * params.chunk : 0;
+  return {std::max(of_window, of_chunk), end};
 }
 
 /// Where a layer's K and V of one sequence lie.
@@ -108,7 +110,7 @@ struct CpuOps::AttentionPass {
 
   std::size_t n_units() const noexcept { return std::size_t{n_tiles} * shape.n_kv_heads * units_per_head; }
   Range visible(std::uint32_t row) const noexcept {
-    return kernels::visible(tables.positions[first_row + row], params.window);
+    return kernels::visible(tables.positions[first_row + row], params);
   }
 };
 

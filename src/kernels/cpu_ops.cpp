@@ -192,6 +192,14 @@ void CpuOps::scale(Rows x, float factor) {
   });
 }
 
+void CpuOps::scale_rows(Rows x, std::span<const float> factors, Rows y) {
+  check_same_shape(x, y);
+  SLUICE_CHECK(factors.size() >= x.n_rows);
+  for_rows(x.n_rows, k_stream_ns * x.n_cols, [&](std::uint32_t row, int) {
+    math_.scale(row_of(x, row), factors[row], nullptr, row_of(y, row), x.n_cols);
+  });
+}
+
 void CpuOps::combine_experts(Rows expert_out, const float* weights, std::uint32_t n_used, Rows y) {
   SLUICE_CHECK(expert_out.n_cols == y.n_cols && expert_out.n_rows >= std::size_t{y.n_rows} * n_used);
   for_rows(y.n_rows, k_stream_ns * y.n_cols * n_used, [&](std::uint32_t row, int) {
@@ -257,7 +265,8 @@ const float* CpuOps::rope_table(Curve& curve) {
 void CpuOps::scale_by_position(Rows x, const Temperature& temperature, std::uint32_t first_row) {
   SLUICE_CHECK(temperature.interval > 0 && std::size_t{first_row} + x.n_rows <= pass_.positions.size());
   for_rows(x.n_rows, k_stream_ns * x.n_cols, [&](std::uint32_t row, int) {
-    const std::uint32_t n_intervals = pass_.positions[first_row + row] / temperature.interval;
+    const std::uint32_t n_intervals =
+        (pass_.positions[first_row + row] + temperature.offset) / temperature.interval;
     const float factor = 1.0f + temperature.scale * std::log(1.0f + static_cast<float>(n_intervals));
     math_.scale(row_of(x, row), factor, nullptr, row_of(x, row), x.n_cols);
   });

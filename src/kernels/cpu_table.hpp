@@ -51,6 +51,7 @@ class CpuOps final : public Ops {
   void add_gated(Rows x, Rows gate, float factor, Rows y) override;
   void keep_rows(Rows x, std::span<const std::uint32_t> kept) override;
   void scale(Rows x, float factor) override;
+  void scale_rows(Rows x, std::span<const float> factors, Rows y) override;
   void route(Rows logits, const RouterParams& params, const Route& route) override;
   void routed(const Route& /*route*/) override {}
   void begin_experts(Rows x) override;

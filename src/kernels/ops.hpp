@@ -82,11 +82,12 @@ struct RopeParams {
   std::uint32_t n_ctx_orig = 0;
 };
 
-/// Queries that grow with the logarithm of the position: times 1 + scale * ln(1 + floor(position /
+/// Queries that grow with the logarithm of the position: times 1 + scale * ln(1 + floor((position + offset) /
 /// interval)).
 struct Temperature {
   float scale = 0;  ///< 0: none.
   std::uint32_t interval = 1;
+  std::uint32_t offset = 0;
 };
 
 struct AttentionParams {
@@ -94,6 +95,7 @@ struct AttentionParams {
   float scale = 0;           ///< Usually 1 / sqrt(k_head_dim).
   float softcap = 0;         ///< tanh soft cap of the scores; 0 = none.
   std::uint32_t window = 0;  ///< Sliding window in tokens; 0 = all earlier positions.
+  std::uint32_t chunk = 0;   ///< Only positions of the row's own chunk of so many; 0 = all.
 };
 
 /// One product of a group that shares its input: y = x * w^T (+ bias).
@@ -180,7 +182,7 @@ class Ops : public base::TicketSource {
   /// y = x / sqrt(mean(x^2) + eps) * gain, per row (Zhang & Sennrich 2019). y may be x. gain may be null (no
   /// gain).
   virtual void rms_norm(Rows x, const float* gain, float eps, Rows y) = 0;
-  /// Same for every head of every row: rows are [n_heads * head_dim], gain is [head_dim]. In place.
+  /// Same for every head of every row: rows are [n_heads * head_dim], gain is [head_dim] or null. In place.
   virtual void rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, float eps) = 0;
   /// All products of one input; the input is quantized once per activation format.
   virtual void matmul(Rows x, std::span<const Product> products) = 0;
@@ -215,6 +217,8 @@ class Ops : public base::TicketSource {
   virtual void keep_rows(Rows x, std::span<const std::uint32_t> kept) = 0;
   /// x *= factor.
   virtual void scale(Rows x, float factor) = 0;
+  /// y[r] = factors[r] * x[r]; y may be x.
+  virtual void scale_rows(Rows x, std::span<const float> factors, Rows y) = 0;
   /// Top-k routing of each row, best first, ties to the lower id.
   virtual void route(Rows logits, const RouterParams& params, const Route& route) = 0;
   /// Returns when the host may read the route.

@@ -28,8 +28,9 @@ KvLayer kept_by(const MlaSpec& mla) {
 }
 
 KvLayer kept_by(const AttentionSpec& attention) {
+  // A chunk lies within the last positions, as many as it has.
   return {{attention.n_kv_heads, attention.k_head_dim, attention.v_head_dim},
-          attention.window,
+          attention.window != 0 ? attention.window : attention.chunk,
           std::uint64_t{attention.n_heads} * (attention.k_head_dim + attention.v_head_dim)};
 }
 

@@ -28,12 +28,14 @@ struct AttentionSpec {
   std::uint32_t k_head_dim = 0;
   std::uint32_t v_head_dim = 0;
   std::uint32_t window = 0;  ///< Positions that a query sees, its own included; 0: all.
+  std::uint32_t chunk = 0;   ///< It sees its own chunk of so many positions only; 0: all.
+  bool rotates = true;       ///< Otherwise positions do not count.
   float scale = 0;           ///< Of the scores.
   kernels::Temperature temperature;
   /// One matrix each for queries, keys and values, or one for all three.
   enum class Projection : std::uint8_t { split, fused } projection = Projection::split;
-  /// Norm of queries and keys: of each head, or of all heads together.
-  enum class QkNorm : std::uint8_t { none, per_head, whole_row } qk_norm = QkNorm::none;
+  /// Norm of queries and keys: of each head, the same without a gain, or of all heads together.
+  enum class QkNorm : std::uint8_t { none, per_head, gainless, whole_row } qk_norm = QkNorm::none;
   bool needs_qk_norm = true;    ///< Otherwise the norms are used when the file has them.
   bool norms_rotated = false;   ///< The norms come after the rotation.
   bool needs_qkv_bias = false;  ///< Otherwise biases are used when the file has them.
@@ -75,9 +77,10 @@ struct MoeSpec {
   std::uint32_t n_experts = 0;
   FfnSpec expert;
   kernels::RouterParams router;
-  bool selection_bias = false;  ///< The file has a bias that counts for the choice only.
-  FfnSpec shared;               ///< Without width: none.
-  bool shared_gate = false;     ///< The shared expert's result is scaled by a logistic function of the input.
+  bool selection_bias = false;    ///< The file has a bias that counts for the choice only.
+  bool weights_at_input = false;  ///< Weights scale what experts get, not what they give. One expert is used.
+  FfnSpec shared;                 ///< Without width: none.
+  bool shared_gate = false;  ///< The shared expert's result is scaled by a logistic function of the input.
 };
 
 using MixerSpec = std::variant<AttentionSpec, MlaSpec>;

@@ -105,8 +105,8 @@ void expect_attention(const Cache& cache, const AttentionParams& params, const R
   const KvShape& shape = cache.view().shape;
   const std::uint32_t position = row.position;
   const std::uint32_t group = params.n_heads / shape.n_kv_heads;
-  const std::uint32_t begin =
-      params.window > 0 && position + 1 > params.window ? position + 1 - params.window : 0;
+  std::uint32_t begin = params.window > 0 && position + 1 > params.window ? position + 1 - params.window : 0;
+  if (params.chunk > 0) begin = std::max(begin, position / params.chunk * params.chunk);
   for (std::uint32_t head = 0; head < params.n_heads; ++head) {
     const std::uint32_t kv = head / group;
     std::vector<double> scores;
@@ -152,13 +152,15 @@ struct Case {
   float softcap;
   KvType type = KvType::f16;
   bool v_in_k = false;
+  std::uint32_t chunk = 0;
 };
 
 void check_case(platform::Isa isa, const Case& c, const std::vector<std::uint32_t>& positions) {
   const Table table(isa, 2);
   table->reserve({k_max_rows, 256, 0});
   Cache cache(*table.ops, {c.n_kv_heads, c.k_dim, c.v_dim, c.type, c.v_in_k}, positions.back() + 1, {77});
-  const AttentionParams params{c.n_heads, 1.0f / std::sqrt(static_cast<float>(c.k_dim)), c.softcap, c.window};
+  AttentionParams params{c.n_heads, 1.0f / std::sqrt(static_cast<float>(c.k_dim)), c.softcap, c.window};
+  params.chunk = c.chunk;
   std::vector<Row> rows;
   for (const auto position : positions) rows.push_back({0, position});
   const auto n_rows = static_cast<std::uint32_t>(rows.size());
@@ -244,6 +246,14 @@ TEST(Attention, SlidesItsWindow) {
   for (const std::uint32_t window : {1u, 2u, 16u, 100u, 256u, 300u, 5000u}) {
     check_case(platform::choose_isa(), {4, 2, 32, 32, window, 0},
                {0, 1, 15, 16, 99, 100, 255, 256, 300, 555, 600});
+  }
+}
+
+TEST(Attention, SeesItsChunkOnly) {
+  for (const std::uint32_t chunk : {1u, 16u, 100u, 256u, 5000u}) {
+    Case one{4, 2, 32, 32, 0, 0};
+    one.chunk = chunk;
+    check_case(platform::choose_isa(), one, {0, 1, 15, 16, 99, 100, 255, 256, 300, 511, 512, 600});
   }
 }
 

@@ -243,6 +243,9 @@ TEST(CpuOps, AddsAndScalesWithFactors) {
   table->add(x, 0.5f, plain);
   table->add_gated(x, gate, 0.5f, gated);
   table->scale(scaled, 3.0f);
+  const Matrix by_row(3, 37);
+  const float factors[3] = {0.5f, -2.0f, 3.0f};
+  table->scale_rows(x, factors, by_row);
   for (std::uint32_t row = 0; row < 3; ++row) {
     const double open = 1 / (1 + std::exp(-double{gate.at(row)[0]}));
     for (std::uint32_t i = 0; i < 37; ++i) {
@@ -251,9 +254,27 @@ TEST(CpuOps, AddsAndScalesWithFactors) {
       EXPECT_NEAR(plain.at(row)[i], before + added, allowed);
       EXPECT_NEAR(gated.at(row)[i], before + open * added, allowed);
       EXPECT_EQ(scaled.at(row)[i], 3.0f * x.at(row)[i]);
+      EXPECT_EQ(by_row.at(row)[i], factors[row] * x.at(row)[i]);
     }
   }
   EXPECT_TRUE(plain.margins_untouched() && gated.margins_untouched() && scaled.margins_untouched());
+}
+
+TEST(CpuOps, ScalesRowsByTheirPositions) {
+  const Table table(platform::choose_isa());
+  table->reserve({5, 64, 0});
+  const std::uint32_t positions[5] = {0, 5, 6, 14, 400}, sequence_of[5] = {};
+  table->begin_pass({positions, sequence_of, {}, {}});
+  const Matrix x = Matrix::random(4, 37, 1, 1.0f, 3), before = x.copy();
+  table->scale_by_position(x, {0.25f, 7, 1}, 1);
+  const double logarithms[4] = {0, std::log(2.0), std::log(3.0), std::log(58.0)};
+  for (std::uint32_t row = 0; row < 4; ++row) {
+    for (std::uint32_t i = 0; i < 37; ++i) {
+      const double expected = before.at(row)[i] * (1 + 0.25 * logarithms[row]);
+      EXPECT_NEAR(x.at(row)[i], expected, std::abs(expected) * 4 * k_half_ulp) << row;
+    }
+  }
+  EXPECT_TRUE(x.margins_untouched());
 }
 
 TEST(CpuOps, CombineSumsByRank) {

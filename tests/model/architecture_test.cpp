@@ -33,7 +33,7 @@ TEST(Architecture, ReadEveryKnownArchitecture) {
     const test::TinyModel model = test::tiny_model_of(architecture.name);
     const ModelSpec spec = read_spec(metadata_of(model));
     EXPECT_EQ(spec.architecture, architecture.name);
-    EXPECT_EQ(spec.n_layers(), 3u);
+    EXPECT_EQ(spec.n_layers(), model.n_layers);
     EXPECT_EQ(spec.n_embd, 64u);
     EXPECT_EQ(spec.n_experts(), model.n_experts);
     if (!std::holds_alternative<AttentionSpec>(spec.layers.back().mixer)) continue;
@@ -114,6 +114,26 @@ TEST(Architecture, EverySecondLayerMayHaveExperts) {
   for (const LayerSpec& layer : spec.layers)
     has_experts.push_back(std::holds_alternative<MoeSpec>(layer.channel));
   EXPECT_EQ(has_experts, (std::vector<bool>{false, false, false, true, false, true}));
+}
+
+TEST(Architecture, EveryFourthLayerOfLlama4SeesTheWholeText) {
+  test::TinyModel model = test::tiny_model_of("llama4");
+  model.n_layers = 8;
+  gguf::Metadata metadata = metadata_of(model);
+  const ModelSpec spec = read_spec(metadata);
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    const auto& attention = std::get<AttentionSpec>(spec.layers[i].mixer);
+    const bool is_whole = i % 4 == 3;
+    EXPECT_EQ(attention.chunk, is_whole ? 0u : 8192u);
+    EXPECT_EQ(attention.rotates, !is_whole);
+    EXPECT_EQ(attention.temperature.interval, is_whole ? 8192u : 1u);
+    EXPECT_EQ(attention.qk_norm == AttentionSpec::QkNorm::gainless, !is_whole);
+  }
+  metadata.set("llama4.expert_count", test::uint_value(128));
+  const ModelSpec wide = read_spec(metadata);
+  EXPECT_EQ(std::get<AttentionSpec>(wide.layers[0].mixer).qk_norm, AttentionSpec::QkNorm::none);
+  metadata.set("llama4.expert_used_count", test::uint_value(2));
+  EXPECT_NE(refusal(metadata, ErrorCode::unsupported).find("expert_used_count"), std::string::npos);
 }
 
 TEST(Architecture, LayersThatGuessFurtherTokensAreNotRun) {

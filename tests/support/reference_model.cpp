@@ -25,6 +25,9 @@ struct Meaning {
   bool rotates_neighbours = false;  ///< Elements 2i and 2i + 1, not i and i + n/2.
   bool normalizes_weights = true;   ///< Of the chosen experts.
   bool norms_rotated = false;       ///< Heads of queries and keys, after they rotated.
+  /// Of so many layers the last does not rotate, and the others normalize heads without a gain; 0: none.
+  std::uint64_t whole_step = 0;
+  bool weighs_input = false;  ///< Of experts, by logistic scores.
 };
 constexpr Meaning k_meanings[] = {
     {"deepseek2", true, false},
@@ -33,6 +36,7 @@ constexpr Meaning k_meanings[] = {
     {"granitemoe", true},
     {"hunyuan-moe", false, true, true},
     {"llama", true},
+    {"llama4", true, false, true, 4, true},
     {"minimax-m2", false},
     {"mistral3", true},
     {"olmoe", false, false},
@@ -119,9 +123,11 @@ class Reference {
   Vector norm(const Vector& x, const std::string& gain) const {
     return norm(x.data(), x.size(), vector(gain));
   }
-  void norm_heads(Vector& x, std::size_t head_dim, const std::string& gain) const {
+  /// The gain is as long as what is normalized: a head or the whole row.
+  void norm_heads(Vector& x, const Vector& gain) const {
+    const std::size_t head_dim = gain.size();
     for (std::size_t head = 0; head < x.size() / head_dim; ++head) {
-      const Vector y = norm(x.data() + head * head_dim, head_dim, vector(gain));
+      const Vector y = norm(x.data() + head * head_dim, head_dim, gain);
       std::copy(y.begin(), y.end(), x.begin() + static_cast<std::ptrdiff_t>(head * head_dim));
     }
   }
@@ -248,7 +254,7 @@ void Reference::keep_groups(Vector& scores, bool is_logistic) const {
 
 Vector Reference::experts(std::uint64_t layer, const Vector& x) const {
   const Vector logits = product(fmt::format("blk.{}.ffn_gate_inp.weight", layer), x);
-  const bool is_logistic = fact("expert_gating_func", 1) == 2;
+  const bool is_logistic = fact("expert_gating_func", meaning_.weighs_input ? 2 : 1) == 2;
   double all = 0;
   for (const double logit : logits) all += std::exp(logit);
   Vector scores;
@@ -269,9 +275,13 @@ Vector Reference::experts(std::uint64_t layer, const Vector& x) const {
       return is_merged ? fmt::format("blk.{}.{}_exps.weight", layer, part)
                        : fmt::format("blk.{}.{}.{}.weight", layer, part, expert);
     };
+    Vector in = x;
+    if (meaning_.weighs_input) {
+      for (double& value : in) value *= weights[i];
+    }
     const Vector y =
-        swiglu_ffn(name("ffn_gate"), name("ffn_up"), name("ffn_down"), x, is_merged ? expert : 0);
-    for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += weights[i] * y[j];
+        swiglu_ffn(name("ffn_gate"), name("ffn_up"), name("ffn_down"), in, is_merged ? expert : 0);
+    for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += (meaning_.weighs_input ? 1.0 : weights[i]) * y[j];
   }
   return sum;
 }
@@ -309,16 +319,19 @@ Reference::Projected Reference::project(std::uint64_t layer, const Vector& x, st
     add_bias(name("attn_k", "bias"), to.k);
     add_bias(name("attn_v", "bias"), to.v);
   }
+  const std::uint64_t step = meaning_.whole_step;
   const auto normalize = [&] {
-    if (!has(name("attn_q_norm"))) return;
-    // The gain is as long as what is normalized: a head or the whole row.
-    norm_heads(to.q, vector(name("attn_q_norm")).size(), name("attn_q_norm"));
-    norm_heads(to.k, vector(name("attn_k_norm")).size(), name("attn_k_norm"));
+    const bool has_gain = has(name("attn_q_norm"));
+    if (!has_gain && step == 0) return;
+    norm_heads(to.q, has_gain ? vector(name("attn_q_norm")) : Vector(head_dim(), 1.0));
+    norm_heads(to.k, has_gain ? vector(name("attn_k_norm")) : Vector(head_dim(), 1.0));
   };
   if (!meaning_.norms_rotated) normalize();
-  rotate(to.q, head_dim(), position);
-  rotate(to.k, head_dim(), position);
-  if (meaning_.norms_rotated) normalize();
+  if (step == 0 || (layer + 1) % step != 0) {
+    rotate(to.q, head_dim(), position);
+    rotate(to.k, head_dim(), position);
+    if (meaning_.norms_rotated) normalize();
+  }
   const double temperature = number("attention.temperature_scale", 0.0);
   const std::uint64_t interval = fact("rope.scaling.original_context_length", fact("context_length", 0));
   for (double& value : to.q)

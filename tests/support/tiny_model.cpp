@@ -188,6 +188,8 @@ void fill_own_keys(gguf::Metadata& metadata, const TinyModel& model) {
   } else if (model.architecture == "ernie4_5-moe") {
     set("leading_dense_block_count", uint_value(1));
     set("expert_shared_feed_forward_length", uint_value(2 * model.n_ff));
+  } else if (model.architecture == "llama4") {
+    set("interleave_moe_layer_step", uint_value(2));
   } else if (model.architecture == "hunyuan-moe") {
     set("expert_shared_count", uint_value(2));
   } else if (model.architecture == "glm4moe") {
@@ -288,8 +290,13 @@ std::vector<std::byte> write(gguf::Writer& writer, const std::vector<TensorData>
 TinyModel tiny_model_of(const std::string& architecture) {
   TinyModel model;
   model.architecture = architecture;
-  if (!architecture.ends_with("moe") && architecture != "minimax-m2" && architecture != "deepseek2")
+  if (!architecture.ends_with("moe") && architecture != "minimax-m2" && architecture != "deepseek2" &&
+      architecture != "llama4")
     model.n_experts = 0;
+  if (architecture == "llama4") {
+    model.n_layers = 4;
+    model.n_experts_used = 1;
+  }
   return model;
 }
 

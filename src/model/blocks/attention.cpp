@@ -23,7 +23,7 @@ void AttentionBlock::visit(TensorVisitor& visitor) {
     visitor.vector(k_bias_, Role::attention, "attn_k.bias", k_dim, bias);
     visitor.vector(v_bias_, Role::attention, "attn_v.bias", v_dim, bias);
   }
-  if (spec_.qk_norm != QkNorm::none) {
+  if (spec_.qk_norm == QkNorm::per_head || spec_.qk_norm == QkNorm::whole_row) {
     const bool is_whole = spec_.qk_norm == QkNorm::whole_row;
     const Need need = spec_.needs_qk_norm ? Need::required : Need::optional;
     visitor.vector(q_norm_, Role::norm, "attn_q_norm.weight", is_whole ? q_dim : spec_.k_head_dim, need);
@@ -70,12 +70,9 @@ void AttentionBlock::project(Pass& pass, Rows x, const Buffers& buffers) const {
 
 void AttentionBlock::normalize(Pass& pass, const Buffers& buffers) const {
   const auto apply = [&](Rows x, const float* gain) {
-    if (gain == nullptr) return;
-    if (spec_.qk_norm == QkNorm::per_head) {
+    if (spec_.qk_norm == QkNorm::gainless || (spec_.qk_norm == QkNorm::per_head && gain != nullptr))
       pass.ops.rms_norm_heads(x, spec_.k_head_dim, gain, pass.norm_eps);
-    } else {
-      pass.ops.rms_norm(x, gain, pass.norm_eps, x);
-    }
+    if (spec_.qk_norm == QkNorm::whole_row && gain != nullptr) pass.ops.rms_norm(x, gain, pass.norm_eps, x);
   };
   apply(buffers.q, q_norm_);
   apply(buffers.k, k_norm_);
@@ -86,6 +83,7 @@ void AttentionBlock::attend(Pass& pass, const Buffers& buffers) const {
   params.n_heads = spec_.n_heads;
   params.scale = spec_.scale;
   params.window = spec_.window;
+  params.chunk = spec_.chunk;
   // Rows do not depend on one another. In slices, others get a turn in between: far into a long prompt one
   // call for all would take seconds.
   constexpr std::uint32_t k_slice_rows = 128;
@@ -105,8 +103,10 @@ void AttentionBlock::run(Pass& pass, Rows x, Rows sum, float scale) {
   pass.let_others_work();
   if (!spec_.norms_rotated) normalize(pass, buffers);
   constexpr std::uint32_t k_curve = 0;
-  pass.ops.rope(buffers.q, spec_.k_head_dim, k_curve, 0);
-  pass.ops.rope(buffers.k, spec_.k_head_dim, k_curve, 0);
+  if (spec_.rotates) {
+    pass.ops.rope(buffers.q, spec_.k_head_dim, k_curve, 0);
+    pass.ops.rope(buffers.k, spec_.k_head_dim, k_curve, 0);
+  }
   if (spec_.norms_rotated) normalize(pass, buffers);
   if (spec_.temperature.scale != 0) pass.ops.scale_by_position(buffers.q, spec_.temperature, 0);
   pass.ops.store_kv(buffers.k, buffers.v, pass.kv.views[pass.layer_idx], 0);

@@ -71,6 +71,7 @@ MoeBlock::Buffers MoeBlock::take(Arena& arena, std::uint32_t n_rows) const {
   buffers.groups = {arena.list<std::uint32_t>(spec_.n_experts + 1), arena.list<std::uint32_t>(n_routed),
                     arena.list<std::uint32_t>(n_routed), arena.list<UnitCache::Want>(spec_.n_experts)};
   buffers.out = arena.rows(n_rows * spec_.router.n_used, n_embd_);
+  if (spec_.weights_at_input) buffers.in = arena.rows(n_rows, n_embd_);
   if (spec_.shared_gate) buffers.shared_gate = arena.rows(n_rows, 1);
   return buffers;
 }
@@ -216,12 +217,18 @@ void MoeBlock::run(Pass& pass, Rows x, Rows sum, float scale) {
   const ArenaScope scope(pass.arena);
   const Buffers buffers = take(pass.arena, x.n_rows);
   const Routing& routing = buffers.routing;
-  route(pass, x, routing, scale);
+  route(pass, x, routing, spec_.weights_at_input ? 1.0f : scale);
   if (pass.routing_log != nullptr)
     pass.routing_log->insert(pass.routing_log->end(), routing.ids.begin(), routing.ids.end());
   group(buffers, x.n_rows);
-  run_experts(pass, x, buffers);
-  pass.ops.combine_experts(buffers.out, routing.weights.data(), spec_.router.n_used, sum);
+  if (spec_.weights_at_input) {
+    pass.ops.scale_rows(x, routing.weights, buffers.in);
+    run_experts(pass, buffers.in, buffers);
+    pass.ops.add(buffers.out, scale, sum);
+  } else {
+    run_experts(pass, x, buffers);
+    pass.ops.combine_experts(buffers.out, routing.weights.data(), spec_.router.n_used, sum);
+  }
   if (shared_) run_shared(pass, x, buffers, sum, scale);
 }
 

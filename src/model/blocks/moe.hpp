@@ -39,6 +39,7 @@ class MoeBlock final : public Block {
     Routing routing;
     Groups groups;
     kernels::Rows out;  ///< [n_rows * n_used, n_embd]
+    kernels::Rows in;   ///< Input times weights; empty when they scale the results.
     kernels::Rows shared_gate;
   };
   Routing take_routing(Arena& arena, std::uint32_t n_rows) const;
