@@ -61,11 +61,9 @@ bool same(const std::vector<float>& a, const std::vector<float>& b) {
 
 TEST(DensePlacement, EveryArchitectureGivesTheSameBitsFromTheFloorUp) {
   const test::TempDir dir;
-  for (const char* architecture : {"llama", "qwen2", "qwen3", "qwen3moe"}) {
+  for (const char* architecture : {"llama", "qwen2", "qwen3", "qwen3moe", "deepseek2"}) {
     for (const bool tied : {false, true}) {
-      test::TinyModel tiny;
-      tiny.architecture = architecture;
-      tiny.n_experts = std::string(architecture) == "qwen3moe" ? 8 : 0;
+      test::TinyModel tiny = test::tiny_model_of(architecture);
       tiny.tied_output = tied;
       tiny.n_layers = 5;
       const auto path = test::write_tiny_model(dir.path(), tiny);
@@ -107,7 +105,7 @@ TEST(DensePlacement, MemoryPressureGivesTheSameBits) {
   const std::vector<std::uint64_t> free_kib = {300, 0,   0, 90,  300, 8000, 0, 0, 0,
                                                0,   600, 0, 300, 300, 900,  0, 0};
   const test::TempDir dir;
-  for (const char* architecture : {"llama", "qwen2", "qwen3", "qwen3moe"}) {
+  for (const char* architecture : {"llama", "qwen2", "qwen3", "qwen3moe", "deepseek2"}) {
     test::TinyModel tiny;
     tiny.architecture = architecture;
     tiny.n_experts = std::string(architecture) == "qwen3moe" ? 8 : 0;
