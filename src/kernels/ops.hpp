@@ -130,6 +130,15 @@ struct Route {
   std::span<float> weights;
 };
 
+/// All experts of a layer, in the device's memory: those of one part follow one another as rows of one
+/// matrix, whose n_out is that of a single expert.
+struct RoutedExperts {
+  Weight gate, up, down;
+  std::uint32_t n_used = 0;
+  /// Second scales, [n_experts] each, or null.
+  const float *gate_scales = nullptr, *up_scales = nullptr, *down_scales = nullptr;
+};
+
 /// What a weight is used for.
 enum class Use : std::uint8_t { product, embedding };
 
@@ -162,6 +171,9 @@ class Ops : public base::TicketSource {
 
   /// Device memory, 64-byte aligned, zeroed, freed with the table. Throws Error(budget).
   virtual std::byte* allocate(std::size_t bytes) = 0;
+  /// Weights on the host that operations will name by their addresses, whole or in part: a device with a
+  /// memory of its own takes a copy, and the originals are not read again. Throws Error(budget).
+  virtual void place(const Weight& /*weight*/) {}
   /// Internal scratch; returns its bytes, which do not change until the next call. `scratch_bytes` tells
   /// without allocating. Throws Error(budget).
   virtual std::size_t reserve(const ScratchSize& size) = 0;
@@ -228,6 +240,11 @@ class Ops : public base::TicketSource {
   /// For each call: out[out_rows[i]] = down(silu(gate(x[in_rows[i]])) * up(x[in_rows[i]])). All calls share
   /// the worker threads, so one call with several experts is better than several calls.
   virtual void run_experts(std::span<const ExpertCall> calls, Rows out) = 0;
+  /// Whether run_routed() can be used: experts that were placed need nobody on the host who knows the route.
+  virtual bool runs_routed() const noexcept { return false; }
+  /// The same as run_experts() for what the last route() chose; row r * n_used + i of `out` is that of choice
+  /// i of row r. Without routed() the host does not wait.
+  virtual void run_routed(const Route& /*route*/, const RoutedExperts& /*experts*/, Rows /*out*/) {}
   /// y[r] += sum over rank i = 0 .. n_used-1, in that order, of weights[r * n_used + i] * out[r * n_used +
   /// i].
   virtual void combine_experts(Rows expert_out, const float* weights, std::uint32_t n_used, Rows y) = 0;
