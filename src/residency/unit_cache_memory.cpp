@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "base/units.hpp"
 #include "residency/unit_cache.hpp"
@@ -100,12 +101,24 @@ std::vector<std::uint32_t> UnitCache::share_of(std::uint64_t bytes) const {
     n_slots.push_back(static_cast<std::uint32_t>(n_planned * share));
     bytes -= std::min(bytes, n_slots.back() * map_.layers[layer].slot_bytes);
   }
-  // What is left is less than one slot of every layer: one more for some.
-  for (std::uint32_t layer = 0; layer < map_.layers.size(); ++layer) {
-    const std::uint32_t n_planned = table_.n_planned(layer);
-    if (n_slots[layer] == n_planned || map_.layers[layer].slot_bytes > bytes) continue;
-    ++n_slots[layer];
-    bytes -= map_.layers[layer].slot_bytes;
+  // What is left goes to the layer whose share would be the smallest with one slot more, and so on up to the
+  // first that does not fit. So more bytes never mean fewer slots of any layer: a layer that gave slots back
+  // while others take some would leave holes in huge pages, whose memory is not free until the system needs
+  // it badly.
+  for (;;) {
+    std::optional<std::uint32_t> next;
+    const auto share_with_one_more = [&](std::uint32_t layer, std::uint32_t n_planned_of_other) {
+      return (std::uint64_t{n_slots[layer]} + 1) * n_planned_of_other;
+    };
+    for (std::uint32_t layer = 0; layer < map_.layers.size(); ++layer) {
+      if (n_slots[layer] >= table_.n_planned(layer)) continue;
+      if (!next || share_with_one_more(layer, table_.n_planned(*next)) <
+                       share_with_one_more(*next, table_.n_planned(layer)))
+        next = layer;
+    }
+    if (!next || map_.layers[*next].slot_bytes > bytes) break;
+    ++n_slots[*next];
+    bytes -= map_.layers[*next].slot_bytes;
   }
   return n_slots;
 }

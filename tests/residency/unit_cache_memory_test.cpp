@@ -33,6 +33,35 @@ TEST(UnitCache, GivesSlotsBackAndTakesThemAgain) {
   EXPECT_EQ(bench.cache->statistics().n_grows, 1u);
 }
 
+TEST(UnitCache, MoreBytesNeverMeanFewerSlotsOfALayer) {
+  Bench bench(4, 2);
+  bench.cache.reset();
+  bench.placement.slots_per_layer = {7, 3, 5};
+  bench.cache =
+      std::make_unique<UnitCache>(bench.file, bench.map, bench.placement, CachePolicy::lfru, *bench.store);
+  std::vector<std::uint32_t> n_slots(3, 0);
+  const auto expect_no_layer_gave = [&] {
+    for (std::uint32_t layer = 0; layer < n_slots.size(); ++layer) {
+      EXPECT_GE(bench.cache->n_layer_slots(layer), n_slots[layer]) << "layer " << layer;
+      n_slots[layer] = bench.cache->n_layer_slots(layer);
+    }
+  };
+  bench.cache->fill_slots([&](std::uint64_t) {
+    expect_no_layer_gave();
+    return true;
+  });
+  EXPECT_EQ(bench.cache->n_slots(), 7u + 3 + 5 + 2);
+  bench.cache->resize(0);
+  n_slots.assign(3, 0);
+  const std::uint64_t planned = bench.cache->planned_own_slot_bytes();
+  for (std::uint64_t bytes = 0; bytes < planned + planned / 50; bytes += planned / 50) {
+    bench.cache->resize(bytes);
+    EXPECT_LE(bench.cache->own_slot_bytes(), bytes);
+    expect_no_layer_gave();
+  }
+  EXPECT_EQ(bench.cache->own_slot_bytes(), planned);
+}
+
 TEST(UnitCache, WhatKeepsAllStreamsOnceItGaveMemoryBackAndKeepsAllAgain) {
   Bench bench(8, 4);
   UnitCache& cache = *bench.cache;
