@@ -86,6 +86,9 @@ void CudaOps::attention(Rows q, const kernels::KvView& view, const kernels::Atte
                "the GPU has no attention for heads of {} and {} elements; run on the CPU", shape.k_head_dim,
                shape.v_head_dim);
   }
+  if (params.sinks != nullptr)
+    base::fail(ErrorCode::unsupported,
+               "the GPU has no attention with sinks yet, and this model has some; run on the CPU");
   if (q.n_rows == 0) return;
   note_write(out);
   std::uint32_t n_positions = last_position(first_row, q.n_rows) + 1;

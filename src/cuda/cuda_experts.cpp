@@ -74,7 +74,14 @@ void CudaOps::routed(const kernels::Route& route) {
   std::memcpy(route.ids.data(), bounce_.data() + weight_bytes, id_bytes);
 }
 
-void CudaOps::begin_experts(Rows x) {
+void CudaOps::require_silu(kernels::Activation activation) {
+  if (activation != kernels::Activation::silu)
+    base::fail(ErrorCode::unsupported,
+               "the GPU has no other activation than SiLU yet, and this model has another; run on the CPU");
+}
+
+void CudaOps::begin_experts(Rows x, kernels::Activation activation) {
+  require_silu(activation);
   SLUICE_CHECK(layout_.max_hidden > 0 && x.n_rows <= layout_.max_rows && x.n_cols <= layout_.max_cols);
   expert_x_ = {};
   expert_x_.of = x;
@@ -133,6 +140,11 @@ void CudaOps::run_wave(const kernels::ExpertCall& types, Wave& wave, Rows out) {
 }
 
 void CudaOps::run_experts(std::span<const kernels::ExpertCall> calls, Rows out) {
+  for (const kernels::ExpertCall& call : calls) {
+    if (call.gate_bias != nullptr || call.up_bias != nullptr || call.down_bias != nullptr)
+      base::fail(ErrorCode::unsupported,
+                 "the GPU has no biases of experts yet, and this model has some; run on the CPU");
+  }
   for (const kernels::ExpertCall& call : calls) {
     SLUICE_CHECK(call.gate.n_in == expert_x_.of.n_cols && call.gate.n_out <= layout_.max_hidden);
     SLUICE_CHECK(call.down.n_in == call.gate.n_out && call.down.n_out == out.n_cols);

@@ -194,7 +194,8 @@ void CudaOps::rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, 
   launches_.add(kernel, {ceil_div(args.n_heads, kernel.rows), x.n_rows}, args);
 }
 
-void CudaOps::swiglu(Rows gate, Rows up, Rows out) {
+void CudaOps::activate(Rows gate, Rows up, kernels::Activation activation, Rows out) {
+  require_silu(activation);
   SLUICE_CHECK(gate.n_rows == up.n_rows && gate.n_cols == up.n_cols && out.n_cols == up.n_cols);
   note_write(out);
   ElementArgs args = elements(out);
@@ -244,6 +245,19 @@ void CudaOps::scale(Rows x, float factor) {
   ElementArgs args = elements(x);
   args.factor = factor;
   add_elements(scale_kernel(), args);
+}
+
+void CudaOps::clear(Rows x) {
+  note_write(x);
+  add_elements(clear_kernel(), elements(x));
+}
+
+void CudaOps::softcap(Rows x, float cap) {
+  SLUICE_CHECK(cap > 0);
+  note_write(x);
+  ElementArgs args = elements(x);
+  args.factor = cap;
+  add_elements(softcap_kernel(), args);
 }
 
 void CudaOps::scale_rows(Rows x, std::span<const float> factors, Rows y) {

@@ -56,21 +56,25 @@ class CudaOps final : public kernels::Ops {
   void store_kv(Rows k, Rows v, const kernels::KvView& view, std::uint32_t first_row) override;
   void attention(Rows q, const kernels::KvView& view, const kernels::AttentionParams& params,
                  std::uint32_t first_row, Rows out) override;
-  void swiglu(Rows gate, Rows up, Rows out) override;
+  void activate(Rows gate, Rows up, kernels::Activation activation, Rows out) override;
   void add(Rows x, float factor, Rows y) override;
   void add_gated(Rows x, Rows gate, float factor, Rows y) override;
   void keep_rows(Rows x, std::span<const std::uint32_t> kept) override;
+  void clear(Rows x) override;
+  void softcap(Rows x, float cap) override;
   void scale(Rows x, float factor) override;
   void scale_rows(Rows x, std::span<const float> factors, Rows y) override;
   void route(Rows logits, const kernels::RouterParams& params, const kernels::Route& route) override;
   void routed(const kernels::Route& route) override;
-  void begin_experts(Rows x) override;
+  void begin_experts(Rows x, kernels::Activation activation) override;
   void run_experts(std::span<const kernels::ExpertCall> calls, Rows out) override;
   bool runs_routed() const noexcept override { return true; }
   void run_routed(const kernels::Route& route, const kernels::RoutedExperts& experts, Rows out) override;
   void combine_experts(Rows expert_out, const float* weights, std::uint32_t n_used, Rows y) override;
 
  private:
+  /// Throws Error(unsupported) for any other.
+  static void require_silu(kernels::Activation activation);
   struct Curve {
     std::uint32_t n_rot = 0;
     bool is_neox = false, is_ready = false;

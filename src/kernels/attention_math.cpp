@@ -188,12 +188,7 @@ void softmax(float* scores, std::size_t begin, std::size_t end, float scale, flo
   const auto scales = hn::Set(d, softcap > 0 ? scale / softcap : scale);
   for (std::size_t i = first; i < last; i += lanes) {
     auto s = hn::Mul(hn::Load(d, scores + i), scales);
-    if (softcap > 0) {
-      // tanh(u) = 1 - 2 / (exp(2u) + 1).
-      const auto above = hn::Add(exponential(d, hn::Add(s, s)), hn::Set(d, 1.0f));
-      const auto tanh = hn::Sub(hn::Set(d, 1.0f), hn::Div(hn::Set(d, 2.0f), above));
-      s = hn::Mul(tanh, hn::Set(d, softcap));
-    }
+    if (softcap > 0) s = hn::Mul(hyperbolic_tangent(d, s), hn::Set(d, softcap));
     hn::Store(s, d, scores + i);
   }
   for (std::size_t i = first; i < begin; ++i) scores[i] = lowest;

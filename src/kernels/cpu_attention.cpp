@@ -341,8 +341,10 @@ void for_queries(const Pass& pass, const Unit& unit, Function f) {
 template <typename Pass>
 void start_merge(const Pass& pass, const Unit& unit, float* maxima, float* sums) {
   for_queries(pass, unit, [&](std::uint32_t query, float* out) {
-    maxima[query] = k_nothing;
-    sums[query] = 0;
+    // A sink is like a position of its own, before all others, whose value is 0.
+    const float* sinks = pass.params.sinks;
+    maxima[query] = sinks == nullptr ? k_nothing : sinks[unit.first_head + query % unit.n_heads];
+    sums[query] = sinks == nullptr ? 0.0f : 1.0f;
     std::fill_n(out, pass.shape.v_head_dim, 0.0f);
   });
 }

@@ -17,15 +17,21 @@ bool is_run(std::span<const std::uint32_t> rows) noexcept {
   return true;
 }
 
+const float* bias_from(const float* bias, std::uint32_t begin) noexcept {
+  return bias == nullptr ? nullptr : bias + begin;
+}
+
 }  // namespace
 
 // The expert stage works in waves of calls whose hidden rows fit the scratch. A wave has three loops: gate,
-// up and SwiGLU by columns of the hidden rows; quantizing the hidden rows; down. The first two barriers are
-// needed because a quantized row needs all columns. Rows that do not lie together are copied together before.
+// up and activation by columns of the hidden rows; quantizing the hidden rows; down. The first two barriers
+// are needed because a quantized row needs all columns. Rows that do not lie together are copied together
+// before.
 
-void CpuOps::begin_experts(Rows x) {
+void CpuOps::begin_experts(Rows x, Activation activation) {
   SLUICE_CHECK(layout_.max_hidden > 0 && x.n_rows <= layout_.max_rows && x.n_cols <= layout_.max_cols);
   expert_x_ = x;
+  expert_activation_ = activation;
   expert_x_ready_ = {};
 }
 
@@ -214,6 +220,7 @@ void CpuOps::hidden_chunk(const Piece& piece, std::size_t chunk, int thread) {
   const std::uint32_t n = std::min(piece.chunk_rows, gate.n_out - begin);
   float* gates = of_thread(thread, layout_.thread.tiles);
   float* ups = gates + k_tile_outputs;
+  const auto activate = math_.activate[static_cast<std::size_t>(expert_activation_)];
   const std::uint32_t step = tile_rows(std::max(piece.gate_x.row_bytes, piece.up_x.row_bytes));
   for (std::uint32_t row = 0; row < piece.n_rows; row += step) {
     const std::uint32_t n_x = std::min(step, piece.n_rows - row);
@@ -221,11 +228,11 @@ void CpuOps::hidden_chunk(const Piece& piece, std::size_t chunk, int thread) {
                      piece.gate_x.row_bytes, n_x, gate.n_in, gates, n);
     piece.up->gemm(up.data + begin * up.row_bytes, up.row_bytes, n, piece.up_x.row(row), piece.up_x.row_bytes,
                    n_x, up.n_in, ups, n);
-    scale_outputs(gate, gates, n_x, n, n);
-    scale_outputs(up, ups, n_x, n, n);
+    finish_outputs(gate, bias_from(piece.call->gate_bias, begin), gates, n_x, n, n);
+    finish_outputs(up, bias_from(piece.call->up_bias, begin), ups, n_x, n, n);
     for (std::uint32_t j = 0; j < n_x; ++j) {
       float* hidden = at<float>(layout_.hidden) + (piece.hidden_row + row + j) * layout_.hidden_stride;
-      math_.swiglu(gates + std::size_t{j} * n, ups + std::size_t{j} * n, hidden + begin, n);
+      activate(gates + std::size_t{j} * n, ups + std::size_t{j} * n, hidden + begin, n);
     }
   }
 }
@@ -246,7 +253,8 @@ void CpuOps::down_chunk(const Piece& piece, std::size_t chunk, int thread, Rows 
     piece.down->gemm(down.data + begin * down.row_bytes, down.row_bytes, n, piece.hidden.row(row),
                      piece.hidden.row_bytes, n_x, down.n_in, direct ? target_of(0) : tile,
                      direct ? out.stride : n);
-    scale_outputs(down, direct ? target_of(0) : tile, n_x, n, direct ? out.stride : n);
+    finish_outputs(down, bias_from(piece.call->down_bias, begin), direct ? target_of(0) : tile, n_x, n,
+                   direct ? out.stride : n);
     if (direct) continue;
     for (std::uint32_t j = 0; j < n_x; ++j)
       std::memcpy(target_of(j), tile + std::size_t{j} * n, n * sizeof(float));

@@ -74,10 +74,13 @@ void CpuOps::quantize_row(const GemmKernel& kernel, const float* x, std::size_t 
   }
 }
 
-void CpuOps::scale_outputs(const Weight& w, float* y, std::uint32_t n_x, std::uint32_t n,
-                           std::size_t stride) const noexcept {
-  if (w.scale == 1.0f) return;
-  for (std::uint32_t j = 0; j < n_x; ++j, y += stride) math_.scale(y, w.scale, nullptr, y, n);
+void CpuOps::finish_outputs(const Weight& w, const float* bias, float* y, std::uint32_t n_x, std::uint32_t n,
+                            std::size_t stride) const noexcept {
+  if (w.scale == 1.0f && bias == nullptr) return;
+  for (std::uint32_t j = 0; j < n_x; ++j, y += stride) {
+    if (w.scale != 1.0f) math_.scale(y, w.scale, nullptr, y, n);
+    if (bias != nullptr) math_.add(bias, y, n);
+  }
 }
 
 CpuOps::Activations CpuOps::quantize(const GemmKernel& kernel, Rows x, std::byte* out) {
@@ -156,10 +159,8 @@ void CpuOps::multiply(Rows x, std::span<const Product> products) {
       float* out = y.data + std::size_t{row} * y.stride + begin;
       part.kernel->gemm(w.data + begin * w.row_bytes, w.row_bytes, n, part.x.row(row), part.x.row_bytes, n_x,
                         w.n_in, out, y.stride);
-      scale_outputs(w, out, n_x, n, y.stride);
-      if (products[i].bias == nullptr) continue;
-      for (std::uint32_t j = 0; j < n_x; ++j)
-        math_.add(products[i].bias + begin, out + std::size_t{j} * y.stride, n);
+      const float* bias = products[i].bias == nullptr ? nullptr : products[i].bias + begin;
+      finish_outputs(w, bias, out, n_x, n, y.stride);
     }
   });
 }
@@ -202,7 +203,7 @@ void CpuOps::multiply_heads(const GemmKernel& kernel, const HeadRows& x, const W
       float* out = y.at(row, head) + begin;
       kernel.gemm(rows, w.row_bytes, n, inputs.row(std::size_t{row} * x.n_heads + head),
                   x.n_heads * inputs.row_bytes, n_x, w.n_in, out, y.stride);
-      scale_outputs(w, out, n_x, n, y.stride);
+      finish_outputs(w, nullptr, out, n_x, n, y.stride);
     }
   });
 }

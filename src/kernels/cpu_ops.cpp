@@ -149,11 +149,12 @@ void CpuOps::rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, f
   });
 }
 
-void CpuOps::swiglu(Rows gate, Rows up, Rows out) {
+void CpuOps::activate(Rows gate, Rows up, Activation activation, Rows out) {
   check_same_shape(gate, up);
   check_same_shape(gate, out);
+  const auto kind = static_cast<std::size_t>(activation);
   for_rows(gate.n_rows, k_exp_ns * gate.n_cols, [&](std::uint32_t row, int) {
-    math_.swiglu(row_of(gate, row), row_of(up, row), row_of(out, row), gate.n_cols);
+    math_.activate[kind](row_of(gate, row), row_of(up, row), row_of(out, row), gate.n_cols);
   });
 }
 
@@ -197,6 +198,22 @@ void CpuOps::scale_rows(Rows x, std::span<const float> factors, Rows y) {
   SLUICE_CHECK(factors.size() >= x.n_rows);
   for_rows(x.n_rows, k_stream_ns * x.n_cols, [&](std::uint32_t row, int) {
     math_.scale(row_of(x, row), factors[row], nullptr, row_of(y, row), x.n_cols);
+  });
+}
+
+void CpuOps::clear(Rows x) {
+  for_rows(x.n_rows, k_stream_ns * x.n_cols,
+           [&](std::uint32_t row, int) { std::fill_n(row_of(x, row), x.n_cols, 0.0f); });
+}
+
+void CpuOps::softcap(Rows x, float cap) {
+  SLUICE_CHECK(cap > 0);
+  // A row of logits is long: several threads share it. Each element stands alone.
+  constexpr std::uint32_t k_columns = 8192;
+  const std::uint32_t n_parts = (x.n_cols + k_columns - 1) / k_columns;
+  for_rows(x.n_rows * n_parts, k_exp_ns * k_columns, [&](std::uint32_t part, int) {
+    const std::uint32_t first = part % n_parts * k_columns;
+    math_.softcap(row_of(x, part / n_parts) + first, cap, std::min(k_columns, x.n_cols - first));
   });
 }
 

@@ -46,15 +46,17 @@ class CpuOps final : public Ops {
   void store_kv(Rows k, Rows v, const KvView& view, std::uint32_t first_row) override;
   void attention(Rows q, const KvView& view, const AttentionParams& params, std::uint32_t first_row,
                  Rows out) override;
-  void swiglu(Rows gate, Rows up, Rows out) override;
+  void activate(Rows gate, Rows up, Activation activation, Rows out) override;
   void add(Rows x, float factor, Rows y) override;
   void add_gated(Rows x, Rows gate, float factor, Rows y) override;
   void keep_rows(Rows x, std::span<const std::uint32_t> kept) override;
   void scale(Rows x, float factor) override;
   void scale_rows(Rows x, std::span<const float> factors, Rows y) override;
+  void clear(Rows x) override;
+  void softcap(Rows x, float cap) override;
   void route(Rows logits, const RouterParams& params, const Route& route) override;
   void routed(const Route& /*route*/) override {}
-  void begin_experts(Rows x) override;
+  void begin_experts(Rows x, Activation activation) override;
   void run_experts(std::span<const ExpertCall> calls, Rows out) override;
   void combine_experts(Rows expert_out, const float* weights, std::uint32_t n_used, Rows y) override;
 
@@ -83,9 +85,10 @@ class CpuOps final : public Ops {
   };
   /// Quantizes all rows of x to `out`.
   Activations quantize(const GemmKernel& kernel, Rows x, std::byte* out);
-  /// Multiplies n outputs of each of n_x rows by the weight's second scale.
-  void scale_outputs(const Weight& w, float* y, std::uint32_t n_x, std::uint32_t n,
-                     std::size_t stride) const noexcept;
+  /// Multiplies n outputs of each of n_x rows by the weight's second scale, then adds the n of the bias,
+  /// which may be null.
+  void finish_outputs(const Weight& w, const float* bias, float* y, std::uint32_t n_x, std::uint32_t n,
+                      std::size_t stride) const noexcept;
   void quantize_row(const GemmKernel& kernel, const float* x, std::size_t n, std::byte* out) const noexcept;
   void multiply(Rows x, std::span<const Product> products);
   void multiply_heads(const GemmKernel& kernel, const HeadRows& x, const Weight& w, const HeadRows& y);
@@ -153,6 +156,7 @@ class CpuOps final : public Ops {
   std::vector<Curve> curves_;
   PassTables pass_;
   Rows expert_x_;
+  Activation expert_activation_ = Activation::silu;
   std::array<bool, 3> expert_x_ready_{};  ///< By ActivationFormat.
   std::array<Piece, k_max_pieces> pieces_{};
 };

@@ -96,6 +96,17 @@ struct AttentionParams {
   float softcap = 0;         ///< tanh soft cap of the scores; 0 = none.
   std::uint32_t window = 0;  ///< Sliding window in tokens; 0 = all earlier positions.
   std::uint32_t chunk = 0;   ///< Only positions of the row's own chunk of so many; 0 = all.
+  /// [n_heads], one score of each head that takes part in the softmax but has no value, or null. It is
+  /// neither scaled nor capped.
+  const float* sinks = nullptr;
+};
+
+/// What becomes of gate and up in a gated feed-forward block (Shazeer 2020).
+enum class Activation : std::uint8_t {
+  silu,       ///< gate * sigmoid(gate) * up
+  gelu_tanh,  ///< gelu(gate) * up, with gelu by its tanh formula (Hendrycks & Gimpel 2016)
+  /// min(gate, 7) * sigmoid(1.702 * min(gate, 7)) * (clamp(up, -7, 7) + 1), of gpt-oss.
+  swiglu_oai,
 };
 
 /// One product of a group that shares its input: y = x * w^T (+ bias).
@@ -110,6 +121,8 @@ struct ExpertCall {
   Weight gate, up, down;
   std::span<const std::uint32_t> in_rows;
   std::span<const std::uint32_t> out_rows;
+  /// Of the products, as long as their outputs, or null.
+  const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
 };
 
 /// How a router's logits become experts and weights.
@@ -219,8 +232,8 @@ class Ops : public base::TicketSource {
   /// are not read.
   virtual void attention(Rows q, const KvView& view, const AttentionParams& params, std::uint32_t first_row,
                          Rows out) = 0;
-  /// out = silu(gate) * up. out may be gate.
-  virtual void swiglu(Rows gate, Rows up, Rows out) = 0;
+  /// out may be gate or up.
+  virtual void activate(Rows gate, Rows up, Activation activation, Rows out) = 0;
   /// y += factor * x.
   virtual void add(Rows x, float factor, Rows y) = 0;
   /// y[r] += factor * sigmoid(gate[r]) * x[r]; gate is [n_rows, 1].
@@ -231,14 +244,19 @@ class Ops : public base::TicketSource {
   virtual void scale(Rows x, float factor) = 0;
   /// y[r] = factors[r] * x[r]; y may be x.
   virtual void scale_rows(Rows x, std::span<const float> factors, Rows y) = 0;
+  /// x = 0.
+  virtual void clear(Rows x) = 0;
+  /// x = cap * tanh(x / cap), with cap > 0.
+  virtual void softcap(Rows x, float cap) = 0;
   /// Top-k routing of each row, best first, ties to the lower id.
   virtual void route(Rows logits, const RouterParams& params, const Route& route) = 0;
   /// Returns when the host may read the route.
   virtual void routed(const Route& route) = 0;
   /// Starts the expert stage of a layer: `x` stays valid until the next begin and is quantized at most once.
-  virtual void begin_experts(Rows x) = 0;
-  /// For each call: out[out_rows[i]] = down(silu(gate(x[in_rows[i]])) * up(x[in_rows[i]])). All calls share
-  /// the worker threads, so one call with several experts is better than several calls.
+  virtual void begin_experts(Rows x, Activation activation) = 0;
+  /// For each call: out[out_rows[i]] = down(activation(gate(x[in_rows[i]]), up(x[in_rows[i]]))), each product
+  /// with its bias. All calls share the worker threads, so one call with several experts is better than
+  /// several calls.
   virtual void run_experts(std::span<const ExpertCall> calls, Rows out) = 0;
   /// Whether run_routed() can be used: experts that were placed need nobody on the host who knows the route.
   virtual bool runs_routed() const noexcept { return false; }

@@ -44,6 +44,13 @@ HWY_INLINE hn::Vec<D> exponential(D d, hn::Vec<D> x) {
   return hn::IfThenZeroElse(is_tiny, hn::Mul(p, power));
 }
 
+/// 1 - 2 / (exp(2x) + 1).
+template <class D>
+HWY_INLINE hn::Vec<D> hyperbolic_tangent(D d, hn::Vec<D> x) {
+  const auto above = hn::Add(exponential(d, hn::Add(x, x)), hn::Set(d, 1.0f));
+  return hn::Sub(hn::Set(d, 1.0f), hn::Div(hn::Set(d, 2.0f), above));
+}
+
 }  // namespace
 }  // namespace sluice::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -58,19 +58,68 @@ void scale(const float* x, float factor, const float* gain, float* y, std::size_
   }
 }
 
-template <class D>
-HWY_INLINE void swiglu_step(D d, const float* gate, const float* up, float* out) {
-  const auto g = hn::LoadU(d, gate);
-  const auto below = hn::Add(hn::Set(d, 1.0f), exponential(d, hn::Neg(g)));
-  hn::StoreU(hn::Mul(hn::Div(g, below), hn::LoadU(d, up)), d, out);
+/// g / (1 + exp(-x)).
+template <class D, class V>
+HWY_INLINE V times_logistic(D d, V g, V x) {
+  return hn::Div(g, hn::Add(hn::Set(d, 1.0f), exponential(d, hn::Neg(x))));
 }
 
-void swiglu(const float* gate, const float* up, float* out, std::size_t n) noexcept {
+struct Silu {
+  template <class D, class V>
+  static HWY_INLINE V of(D d, V gate, V up) {
+    return hn::Mul(times_logistic(d, gate, gate), up);
+  }
+};
+
+/// 0.5 * (1 + tanh(u)) = 1 / (1 + exp(-2u)), with u = sqrt(2 / pi) * (gate + 0.044715 * gate^3).
+struct GeluTanh {
+  template <class D, class V>
+  static HWY_INLINE V of(D d, V gate, V up) {
+    const auto square = hn::Mul(gate, gate);
+    const auto factor =
+        hn::MulAdd(square, hn::Set(d, 2 * 0.79788456f * 0.044715f), hn::Set(d, 2 * 0.79788456f));
+    return hn::Mul(times_logistic(d, gate, hn::Mul(gate, factor)), up);
+  }
+};
+
+struct SwigluOai {
+  template <class D, class V>
+  static HWY_INLINE V of(D d, V gate, V up) {
+    const auto highest = hn::Set(d, 7.0f), lowest = hn::Set(d, -7.0f);
+    // Comparisons that are false for NaN keep it.
+    const auto g = hn::IfThenElse(hn::Gt(gate, highest), highest, gate);
+    const auto below = hn::IfThenElse(hn::Gt(up, highest), highest, up);
+    const auto u = hn::IfThenElse(hn::Lt(below, lowest), lowest, below);
+    return hn::Mul(times_logistic(d, g, hn::Mul(g, hn::Set(d, 1.702f))), hn::Add(u, hn::Set(d, 1.0f)));
+  }
+};
+
+template <class Rule, class D>
+HWY_INLINE void activate_step(D d, const float* gate, const float* up, float* out) {
+  hn::StoreU(Rule::of(d, hn::LoadU(d, gate), hn::LoadU(d, up)), d, out);
+}
+
+template <class Rule>
+void activate(const float* gate, const float* up, float* out, std::size_t n) noexcept {
   const Whole d;
   const std::size_t lanes = hn::Lanes(d);
   std::size_t i = 0;
-  for (; i + lanes <= n; i += lanes) swiglu_step(d, gate + i, up + i, out + i);
-  for (; i < n; ++i) swiglu_step(Single(), gate + i, up + i, out + i);
+  for (; i + lanes <= n; i += lanes) activate_step<Rule>(d, gate + i, up + i, out + i);
+  for (; i < n; ++i) activate_step<Rule>(Single(), gate + i, up + i, out + i);
+}
+
+template <class D>
+HWY_INLINE void softcap_step(D d, float* x, float cap) {
+  const auto s = hn::Mul(hn::LoadU(d, x), hn::Set(d, 1.0f / cap));
+  hn::StoreU(hn::Mul(hyperbolic_tangent(d, s), hn::Set(d, cap)), d, x);
+}
+
+void softcap(float* x, float cap, std::size_t n) noexcept {
+  const Whole d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) softcap_step(d, x + i, cap);
+  for (; i < n; ++i) softcap_step(Single(), x + i, cap);
 }
 
 void add(const float* x, float* y, std::size_t n) noexcept {
@@ -158,7 +207,10 @@ void to_f16(const float* x, std::uint16_t* y, std::size_t n) noexcept {
 }  // namespace
 
 const VectorMath& vector_table() noexcept {
-  static constexpr VectorMath table{sum_squares, scale, swiglu, add, add_weighted, exp_minus, rotate, to_f16};
+  static constexpr VectorMath table{
+      sum_squares, scale,        {activate<Silu>, activate<GeluTanh>, activate<SwigluOai>},
+      add,         add_weighted, softcap,
+      exp_minus,   rotate,       to_f16};
   return table;
 }
 

@@ -15,13 +15,16 @@ struct VectorMath {
   float (*sum_squares)(const float* x, std::size_t n) noexcept;
   /// y = x * factor * gain (gain may be null; y may be x).
   void (*scale)(const float* x, float factor, const float* gain, float* y, std::size_t n) noexcept;
-  /// out = gate / (1 + exp(-gate)) * up (out may be gate or up).
-  void (*swiglu)(const float* gate, const float* up, float* out, std::size_t n) noexcept;
+  /// By Activation: out = that of gate and up (out may be gate or up). With silu: gate / (1 + exp(-gate)) *
+  /// up.
+  void (*activate[3])(const float* gate, const float* up, float* out, std::size_t n) noexcept;
   /// y += x.
   void (*add)(const float* x, float* y, std::size_t n) noexcept;
   /// y += weights[0] * x[0] + weights[1] * x[1] + ..., x[i] = x + i * stride, summed in that order.
   void (*add_weighted)(const float* x, std::size_t stride, const float* weights, std::size_t count, float* y,
                        std::size_t n) noexcept;
+  /// x = cap * tanh(x / cap).
+  void (*softcap)(float* x, float cap, std::size_t n) noexcept;
   /// x = exp(x - offset).
   void (*exp_minus)(float* x, float offset, std::size_t n) noexcept;
   /// Rotates n_pairs pairs in place: (x[i], x[i + n_pairs]) when `halves`, else (x[2i], x[2i + 1]).

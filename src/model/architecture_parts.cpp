@@ -129,7 +129,7 @@ ModelSpec read_decoder(Keys& keys, Pairs pairs) {
                keys.full("attention.causal"));
   }
   const std::uint32_t head_dim = read_k_head_dim(keys, model.n_embd, read_n_heads(keys));
-  model.curve = read_curve(keys, pairs, model.n_ctx_train, head_dim);
+  model.curves.push_back(read_curve(keys, pairs, model.n_ctx_train, head_dim));
   return model;
 }
 
@@ -196,6 +196,26 @@ FfnSpec read_shared_experts(Keys& keys, const MoeSpec& moe) {
   }
   shared.width = static_cast<std::uint32_t>(width);
   return shared;
+}
+
+void let_layers_slide(ModelSpec& model, std::uint32_t window, std::uint32_t period, std::uint32_t curve) {
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    if (i % period == period - 1) continue;
+    auto& attention = std::get<AttentionSpec>(model.layers[i].mixer);
+    attention.window = window;
+    attention.curve = curve;
+  }
+}
+
+void finish_gemma_layers(ModelSpec& model, std::uint32_t n_layers_of_largest) {
+  for (LayerSpec& layer : model.layers) {
+    layer.mixer_out_norm = "post_attention_norm";
+    layer.channel_out_norm = "post_ffw_norm";
+    auto& attention = std::get<AttentionSpec>(layer.mixer);
+    if (model.n_layers() == n_layers_of_largest)
+      attention.scale =
+          1.0f / std::sqrt(static_cast<float>(model.n_embd) / static_cast<float>(attention.n_heads));
+  }
 }
 
 void add_layers(ModelSpec& model, Keys& keys, const MixerSpec& mixer, const ChannelSpec& channel) {

@@ -41,4 +41,12 @@ void add_layers(ModelSpec& model, Keys& keys, const MixerSpec& mixer, const Chan
 /// has experts; the others have a dense block of "feed_forward_length". Without keys all have experts.
 void add_mixed_layers(ModelSpec& model, Keys& keys, const MixerSpec& mixer, const MoeSpec& moe);
 
+/// All layers but the last of each `period` see only `window` positions (0: all of them) and rotate by the
+/// curve. For layers with AttentionSpec.
+void let_layers_slide(ModelSpec& model, std::uint32_t window, std::uint32_t period, std::uint32_t curve);
+
+/// What the layers of Gemma 2 and 3 have in common: norms behind their parts; the largest model, known by its
+/// number of layers, scales scores by the width that a head would have if all heads shared the row.
+void finish_gemma_layers(ModelSpec& model, std::uint32_t n_layers_of_largest);
+
 }  // namespace sluice::model::arch

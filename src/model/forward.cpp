@@ -87,11 +87,15 @@ void Forward::receive_weights(const BoundTensors& tensors, std::uint32_t n_ctx) 
   SLUICE_CHECK(token_embd_.data != nullptr || embeddings_ != nullptr);
   output_ = tensors.output == tensors.token_embd ? graph_.token_embd : graph_.output;
   if (graph_.output_scale != nullptr) output_.scale = *graph_.output_scale;
-  const RopeCurve& curve = graph_.spec().curve;
-  kernels::RopeParams rope = curve.params;
-  rope.freq_factors = graph_.rope_factors;
-  if (curve.long_factors != nullptr && n_ctx > rope.n_ctx_orig) rope.freq_factors = graph_.rope_long_factors;
-  ops_.set_curves({&rope, 1});
+  std::vector<kernels::RopeParams> curves;
+  for (std::size_t i = 0; i < graph_.spec().curves.size(); ++i) {
+    const RopeCurve& curve = graph_.spec().curves[i];
+    kernels::RopeParams& rope = curves.emplace_back(curve.params);
+    const bool is_long = curve.long_factors != nullptr && n_ctx > rope.n_ctx_orig;
+    const Graph::RopeFactors& factors = graph_.rope_factors[i];
+    rope.freq_factors = is_long ? factors.of_long_contexts : factors.usual;
+  }
+  ops_.set_curves(curves);
 }
 
 void Forward::count_weights(const BoundTensors& tensors) {
@@ -131,9 +135,10 @@ std::vector<SequenceFailure> Forward::run(const PassRows& rows, const std::atomi
   if (weights_.stream() != nullptr) weights_.stream()->begin_pass();
   pass.x = arena_.rows(n_rows, spec.n_embd);
   const Rows h = arena_.rows(n_rows, spec.n_embd);
+  const Rows part = has_out_norms(spec) ? arena_.rows(n_rows, spec.n_embd) : Rows{};
   ops_.begin_pass(rows.tables);
   embed(rows.tokens, pass.x);
-  if (run_layers(pass, h)) output(pass, h, receiver);
+  if (run_layers(pass, h, part)) output(pass, h, receiver);
   return std::move(live.failures());
 }
 
@@ -147,7 +152,7 @@ bool Forward::cut_failed(Pass& pass) {
   return true;
 }
 
-bool Forward::run_layers(Pass& pass, Rows all_h) {
+bool Forward::run_layers(Pass& pass, Rows all_h, Rows all_parts) {
   const ModelSpec& spec = graph_.spec();
   for (std::uint32_t layer_idx = 0; layer_idx < spec.n_layers(); ++layer_idx) {
     const Graph::Layer& layer = graph_.layers()[layer_idx];
@@ -162,13 +167,22 @@ bool Forward::run_layers(Pass& pass, Rows all_h) {
       pass.next_units_layer = static_cast<std::uint32_t>(layer.next_units);
       pass.next_units_norm = next.channel_norm;
     }
-    const Rows h = all_h.first(pass.x.n_rows);
+    const Rows h = all_h.first(pass.x.n_rows), part = all_parts.first(pass.x.n_rows);
     ops_.rms_norm(pass.x, layer.mixer_norm, spec.norm_eps, h);
-    layer.mixer->run(pass, h, pass.x, spec.residual_scale);
+    run_part(pass, *layer.mixer, layer.mixer_out_norm, h, part);
     ops_.rms_norm(pass.x, layer.channel_norm, spec.norm_eps, h);
-    layer.channel->run(pass, h, pass.x, spec.residual_scale);
+    run_part(pass, *layer.channel, layer.channel_out_norm, h, part);
   }
   return cut_failed(pass);
+}
+
+void Forward::run_part(Pass& pass, Block& block, const float* out_norm, Rows h, Rows part) {
+  const ModelSpec& spec = graph_.spec();
+  if (out_norm == nullptr) return block.run(pass, h, pass.x, spec.residual_scale);
+  ops_.clear(part);
+  block.run(pass, h, part, 1.0f);
+  ops_.rms_norm(part, out_norm, spec.norm_eps, part);
+  ops_.add(part, spec.residual_scale, pass.x);
 }
 
 void Forward::multiply_output(Rows h, Rows logits) {
@@ -199,6 +213,7 @@ void Forward::output(Pass& pass, Rows h, LogitsReceiver receiver) {
                     h.from(i).first(1));
     multiply_output(h.first(n), logits.first(n));
     if (spec.logit_scale != 1.0f) ops_.scale(logits.first(n), spec.logit_scale);
+    if (spec.logit_softcap != 0.0f) ops_.softcap(logits.first(n), spec.logit_softcap);
     for (std::uint32_t i = 0; i < n; ++i) {
       ops_.download(reinterpret_cast<const std::byte*>(logits.from(i).data), host_logits.data(),
                     host_logits.size_bytes());

@@ -80,7 +80,10 @@ class Forward {
   /// Cuts out rows of sequences that failed; false when none is left.
   bool cut_failed(Pass& pass);
   /// False when no row has come through all layers.
-  bool run_layers(Pass& pass, kernels::Rows all_h);
+  bool run_layers(Pass& pass, kernels::Rows all_h, kernels::Rows all_parts);
+  /// Adds the block's result to the residual stream, normalised when there is a norm for it. `part` has room
+  /// for it then.
+  void run_part(Pass& pass, Block& block, const float* out_norm, kernels::Rows h, kernels::Rows part);
   void multiply_output(kernels::Rows h, kernels::Rows logits);
   void output(Pass& pass, kernels::Rows h, LogitsReceiver receiver);
 

@@ -43,7 +43,13 @@ const MoeSpec* ModelSpec::experts() const noexcept {
   return nullptr;
 }
 
-Graph::Graph(ModelSpec spec) : spec_(std::move(spec)) {
+std::uint32_t ModelSpec::n_rope_columns() const noexcept {
+  std::uint32_t n = 0;
+  for (const RopeCurve& curve : curves) n += curve.params.n_rot;
+  return n;
+}
+
+Graph::Graph(ModelSpec spec) : rope_factors(spec.curves.size()), spec_(std::move(spec)) {
   layers_.resize(spec_.layers.size());
   int next_units = -1;
   for (std::size_t i = layers_.size(); i > 0; --i) {
@@ -69,22 +75,32 @@ Declaration Graph::declare() {
 }
 
 void Graph::visit(TensorVisitor& visitor) {
-  const std::uint32_t n_embd = spec_.n_embd, n_pairs = spec_.curve.params.n_rot / 2;
+  const std::uint32_t n_embd = spec_.n_embd;
+  const auto norm = [&](const float*& to, const char* name) {
+    if (name != nullptr) visitor.vector(to, Role::norm, std::string(name) + ".weight", n_embd);
+  };
   visitor.pinned(token_embd, Role::token_embedding, "token_embd.weight", n_embd, spec_.n_vocab);
-  visitor.vector(rope_factors, Role::rope_table, spec_.curve.factors, n_pairs, Need::optional);
-  if (spec_.curve.long_factors != nullptr)
-    visitor.vector(rope_long_factors, Role::rope_table, spec_.curve.long_factors, n_pairs, Need::optional);
+  for (std::size_t i = 0; i < spec_.curves.size(); ++i) {
+    const RopeCurve& curve = spec_.curves[i];
+    const auto factors = [&](const float*& to, const char* name) {
+      if (name != nullptr) visitor.vector(to, Role::rope_table, name, curve.params.n_rot / 2, Need::optional);
+    };
+    factors(rope_factors[i].usual, curve.factors);
+    factors(rope_factors[i].of_long_contexts, curve.long_factors);
+  }
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     visitor.begin_layer(static_cast<std::uint32_t>(i));
     Layer& layer = layers_[i];
     const LayerSpec& spec = spec_.layers[i];
-    visitor.vector(layer.mixer_norm, Role::norm, std::string(spec.mixer_norm) + ".weight", n_embd);
+    norm(layer.mixer_norm, spec.mixer_norm);
     layer.mixer->visit(visitor);
-    visitor.vector(layer.channel_norm, Role::norm, std::string(spec.channel_norm) + ".weight", n_embd);
+    norm(layer.mixer_out_norm, spec.mixer_out_norm);
+    norm(layer.channel_norm, spec.channel_norm);
     layer.channel->visit(visitor);
+    norm(layer.channel_out_norm, spec.channel_out_norm);
   }
   visitor.end_layers();
-  visitor.vector(output_norm, Role::norm, "output_norm.weight", n_embd);
+  norm(output_norm, "output_norm");
   visitor.pinned(output, Role::output_head, "output.weight", n_embd, spec_.n_vocab, Need::optional);
   visitor.scales(output_scale, Role::output_head, "output.scale", 1);
 }
@@ -94,6 +110,12 @@ std::vector<KvLayer> Graph::kv_layers() const {
   for (const LayerSpec& layer : spec_.layers)
     layers.push_back(std::visit([](const auto& mixer) { return kept_by(mixer); }, layer.mixer));
   return layers;
+}
+
+bool has_out_norms(const ModelSpec& spec) noexcept {
+  return std::any_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
+    return layer.mixer_out_norm != nullptr || layer.channel_out_norm != nullptr;
+  });
 }
 
 std::uint32_t n_logits_rows(const ModelSpec& spec, std::uint32_t n_rows) noexcept {
@@ -110,6 +132,7 @@ PassMemory pass_memory(const Graph& graph, std::uint32_t n_rows) {
   LiveRows::needs(arena, n_rows);
   arena.rows(n_rows, spec.n_embd);
   arena.rows(n_rows, spec.n_embd);
+  if (has_out_norms(spec)) arena.rows(n_rows, spec.n_embd);
   for (const Graph::Layer& layer : graph.layers()) {
     for (const Block* block : {layer.mixer.get(), layer.channel.get()}) {
       const ArenaScope scope(arena);
@@ -120,7 +143,7 @@ PassMemory pass_memory(const Graph& graph, std::uint32_t n_rows) {
   arena.list<float>(spec.n_vocab);
   return {arena.peak().device,
           arena.peak().host,
-          {n_rows, needs.widest_input, needs.widest_hidden, spec.curve.params.n_rot, needs.widest_heads}};
+          {n_rows, needs.widest_input, needs.widest_hidden, spec.n_rope_columns(), needs.widest_heads}};
 }
 
 }  // namespace sluice::model

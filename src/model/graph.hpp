@@ -15,8 +15,8 @@ namespace sluice::model {
 class Graph {
  public:
   struct Layer {
-    const float* mixer_norm = nullptr;
-    const float* channel_norm = nullptr;
+    const float *mixer_norm = nullptr, *channel_norm = nullptr;
+    const float *mixer_out_norm = nullptr, *channel_out_norm = nullptr;  ///< Null: none.
     std::unique_ptr<Block> mixer, channel;
     int next_units = -1;  ///< The next layer whose channel has units; -1: none.
   };
@@ -37,12 +37,18 @@ class Graph {
 
   kernels::Weight token_embd, output;  ///< `output` is empty when the embedding takes its place.
   const float *output_norm = nullptr, *output_scale = nullptr;
-  const float *rope_factors = nullptr, *rope_long_factors = nullptr;
+  struct RopeFactors {
+    const float *usual = nullptr, *of_long_contexts = nullptr;
+  };
+  std::vector<RopeFactors> rope_factors;  ///< Of each curve.
 
  private:
   ModelSpec spec_;
   std::vector<Layer> layers_;
 };
+
+/// Whether a part of a layer is normalised before it is added.
+bool has_out_norms(const ModelSpec& spec) noexcept;
 
 /// Rows whose logits share one read of the output matrix.
 std::uint32_t n_logits_rows(const ModelSpec& spec, std::uint32_t n_rows) noexcept;

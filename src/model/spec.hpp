@@ -15,8 +15,8 @@ namespace sluice::model {
 /// How positions rotate queries and keys.
 struct RopeCurve {
   kernels::RopeParams params;
-  /// Vectors [n_rot/2] that divide the frequencies, when the file has them. With a second one, contexts
-  /// longer than params.n_ctx_orig use that.
+  /// Vectors [n_rot/2] that divide the frequencies, when the file has them; null: none. With a second one,
+  /// contexts longer than params.n_ctx_orig use that.
   const char* factors = "rope_freqs.weight";
   const char* long_factors = nullptr;
 };
@@ -30,7 +30,10 @@ struct AttentionSpec {
   std::uint32_t window = 0;  ///< Positions that a query sees, its own included; 0: all.
   std::uint32_t chunk = 0;   ///< It sees its own chunk of so many positions only; 0: all.
   bool rotates = true;       ///< Otherwise positions do not count.
+  std::uint32_t curve = 0;   ///< Of ModelSpec::curves.
   float scale = 0;           ///< Of the scores.
+  float softcap = 0;         ///< Scores become softcap * tanh(score / softcap); 0: none.
+  bool sinks = false;        ///< A score for each head that takes part in the softmax without a value.
   kernels::Temperature temperature;
   /// One matrix each for queries, keys and values, or one for all three.
   enum class Projection : std::uint8_t { split, fused } projection = Projection::split;
@@ -65,9 +68,10 @@ struct MlaSpec {
   std::uint32_t out_dim() const noexcept { return n_heads * v_head_dim; }
 };
 
-/// down(silu(gate(x)) * up(x)).
+/// down(activation(gate(x), up(x))).
 struct FfnSpec {
   std::uint32_t width = 0;
+  kernels::Activation activation = kernels::Activation::silu;
   /// Two matrices for gate and up, or one that holds both, gate first.
   enum class Form : std::uint8_t { split, fused } form = Form::split;
 };
@@ -78,6 +82,7 @@ struct MoeSpec {
   FfnSpec expert;
   kernels::RouterParams router;
   bool selection_bias = false;    ///< The file has a bias that counts for the choice only.
+  bool biases = false;            ///< Of the router's logits and of the experts' products.
   bool weights_at_input = false;  ///< Weights scale what experts get, not what they give. One expert is used.
   FfnSpec shared;                 ///< Without width: none.
   bool shared_gate = false;  ///< The shared expert's result is scaled by a logistic function of the input.
@@ -86,10 +91,13 @@ struct MoeSpec {
 using MixerSpec = std::variant<AttentionSpec, MlaSpec>;
 using ChannelSpec = std::variant<FfnSpec, MoeSpec>;
 
-/// x += residual_scale * mixer(norm(x)), then x += residual_scale * channel(norm(x)).
+/// x += residual_scale * mixer(norm(x)), then x += residual_scale * channel(norm(x)). With a norm behind a
+/// part, too, its result is normalised before it is added.
 struct LayerSpec {
   const char* mixer_norm = "attn_norm";
   const char* channel_norm = "ffn_norm";
+  const char* mixer_out_norm = nullptr;
+  const char* channel_out_norm = nullptr;
   MixerSpec mixer;
   ChannelSpec channel;
 };
@@ -102,12 +110,15 @@ struct ModelSpec {
   float norm_eps = 0;
   float embedding_scale = 1;
   float residual_scale = 1;
-  float logit_scale = 1;  ///< Logits are multiplied by it.
-  RopeCurve curve;
+  float logit_scale = 1;    ///< Logits are multiplied by it.
+  float logit_softcap = 0;  ///< Then they become logit_softcap * tanh(logit / logit_softcap); 0: none.
+  std::vector<RopeCurve> curves;
   std::vector<LayerSpec> layers;
   /// Layers that the file has behind these, for guessing further tokens. They are not run.
   std::uint32_t n_prediction_layers = 0;
 
+  /// RopeParams::n_rot of all curves together.
+  std::uint32_t n_rope_columns() const noexcept;
   std::uint32_t n_layers() const noexcept { return static_cast<std::uint32_t>(layers.size()); }
   /// Of the first layer that has experts; null for dense models. The number of experts and how many are used
   /// are the same in all such layers.

@@ -40,6 +40,11 @@ void Declaring::vector(const float*&, Role role, std::string_view name, std::uin
   result.tensors.push_back({full(name), TensorNeed::Kind::vector, need, role, n, 1});
 }
 
+void Declaring::vectors(const float*&, Role role, std::string_view name, std::uint32_t n,
+                        std::uint32_t n_vectors) {
+  result.tensors.push_back({full(name), TensorNeed::Kind::vector, Need::required, role, n, n_vectors});
+}
+
 void Declaring::units(std::uint32_t n_experts, std::vector<residency::UnitPartSpec> parts) {
   result.experts.push_back({layer_idx(), n_experts, std::move(parts)});
 }

@@ -50,6 +50,9 @@ class TensorVisitor {
   /// [n] floats, null when the file lacks an optional one. `name` is whole but for the prefix.
   virtual void vector(const float*& to, Role role, std::string_view name, std::uint32_t n,
                       Need need = Need::required) = 0;
+  /// [n_vectors, n] floats, which every file must have.
+  virtual void vectors(const float*& to, Role role, std::string_view name, std::uint32_t n,
+                       std::uint32_t n_vectors) = 0;
   /// Second scales of matrices, [n] floats; null when the file has none.
   virtual void scales(const float*& to, Role role, std::string_view name, std::uint32_t n) = 0;
   /// The experts of a layer: their parts in the order of use.
@@ -97,6 +100,8 @@ class Declaring final : public TensorVisitor {
   void stacked(kernels::Weight& to, Role role, std::string_view name, std::uint32_t n_in, std::uint32_t n_out,
                std::uint32_t n_stacked) override;
   void vector(const float*& to, Role role, std::string_view name, std::uint32_t n, Need need) override;
+  void vectors(const float*& to, Role role, std::string_view name, std::uint32_t n,
+               std::uint32_t n_vectors) override;
   void scales(const float*& to, Role role, std::string_view name, std::uint32_t n) override;
   void units(std::uint32_t n_experts, std::vector<residency::UnitPartSpec> parts) override;
 

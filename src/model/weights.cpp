@@ -59,6 +59,11 @@ void Weights::Receiving::stacked(Weight& to, Role role, std::string_view name, s
   pinned(to, role, name, n_in, n_out, Need::required);
 }
 
+void Weights::Receiving::vectors(const float*& to, Role role, std::string_view name, std::uint32_t n,
+                                 std::uint32_t) {
+  vector(to, role, name, n, Need::required);
+}
+
 void Weights::Receiving::vector(const float*& to, Role, std::string_view name, std::uint32_t, Need) {
   const gguf::TensorInfo* const tensor = next(full(name));
   to = nullptr;
@@ -69,7 +74,7 @@ void Weights::Receiving::vector(const float*& to, Role, std::string_view name, s
     to = reinterpret_cast<const float*>(data);
     return;
   }
-  std::vector<float>& floats = weights_.converted_.emplace_back(tensor->dims[0]);
+  std::vector<float>& floats = weights_.converted_.emplace_back(tensor->n_elements());
   SLUICE_CHECK(kernels::dequantize_row(tensor->type, data, floats.data(), floats.size()));
   to = floats.data();
 }

@@ -51,6 +51,8 @@ class Weights {
     void stacked(kernels::Weight& to, Role role, std::string_view name, std::uint32_t n_in,
                  std::uint32_t n_out, std::uint32_t n_stacked) override;
     void vector(const float*& to, Role role, std::string_view name, std::uint32_t n, Need need) override;
+    void vectors(const float*& to, Role role, std::string_view name, std::uint32_t n,
+                 std::uint32_t n_vectors) override;
     void scales(const float*& to, Role role, std::string_view name, std::uint32_t n) override;
     void units(std::uint32_t, std::vector<residency::UnitPartSpec>) override {}
 

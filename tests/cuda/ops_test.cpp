@@ -41,8 +41,8 @@ TEST_F(CudaOpsTest, ElementsAgree) {
   Matrix want(7, n), sum = Matrix::random(7, n, 5), gated = Matrix::random(7, n, 6);
   const Rows a_d = up(a), b_d = up(b), gate_d = up(gate), got = up(want), sum_d = up(sum),
              gated_d = up(gated);
-  host().swiglu(a, b, want);
-  device().swiglu(a_d, b_d, got);
+  host().activate(a, b, kernels::Activation::silu, want);
+  device().activate(a_d, b_d, kernels::Activation::silu, got);
   EXPECT_TRUE(want.same_bits(down(got)));
   host().add(a, 1.0f, sum);
   device().add(a_d, 1.0f, sum_d);

@@ -107,7 +107,7 @@ TEST_F(CudaProducts, JoinedOperationsGiveWhatSingleOnesGive) {
         {half(gate, 5), gate_d.columns(5, n - 5), nullptr}, {up_w, up_d, nullptr}, {gate, gate_d, nullptr}};
     device().matmul(h_d, both);
     apart();
-    device().swiglu(gate_d, up_d, gate_d);
+    device().activate(gate_d, up_d, kernels::Activation::silu, gate_d);
     apart();
     const Product last[] = {{down_w, y_d, nullptr}};
     device().matmul(gate_d, last);
@@ -189,9 +189,9 @@ TEST_F(CudaExperts, GiveTheBitsOfTheCpuHoweverTheyAreChosen) {
       }
       Matrix want(n_rows * n_used, n_embd);
       const Rows by_call = up(want), by_route = up(want);
-      host().begin_experts(x);
+      host().begin_experts(x, kernels::Activation::silu);
       host().run_experts(calls, want);
-      device().begin_experts(x_d);
+      device().begin_experts(x_d, kernels::Activation::silu);
       device().run_experts(calls, by_call);
       EXPECT_TRUE(want.same_bits(down(by_call))) << distance(want, down(by_call));
       kernels::RoutedExperts experts;
@@ -199,7 +199,7 @@ TEST_F(CudaExperts, GiveTheBitsOfTheCpuHoweverTheyAreChosen) {
       experts.up = part(up_w, 0, n_ff);
       experts.down = part(down_w, 0, n_embd);
       experts.n_used = n_used;
-      device().begin_experts(x_d);
+      device().begin_experts(x_d, kernels::Activation::silu);
       device().run_routed(route_d, experts, by_route);
       EXPECT_TRUE(want.same_bits(down(by_route))) << distance(want, down(by_route));
 

@@ -128,6 +128,10 @@ void expect_attention(const Cache& cache, const AttentionParams& params, const R
       max = std::max(max, score);
     }
     double sum = 0;
+    if (params.sinks != nullptr) {
+      max = std::max(max, double{params.sinks[head]});
+      sum = std::exp(params.sinks[head] - max);
+    }
     for (double& score : scores) sum += score = std::exp(score - max);
     // A probability carries the errors of its score and of exp; then come the sums over the keys and one
     // merge per segment (two exps and three roundings).
@@ -153,6 +157,7 @@ struct Case {
   KvType type = KvType::f16;
   bool v_in_k = false;
   std::uint32_t chunk = 0;
+  bool sinks = false;
 };
 
 void check_case(platform::Isa isa, const Case& c, const std::vector<std::uint32_t>& positions) {
@@ -161,6 +166,8 @@ void check_case(platform::Isa isa, const Case& c, const std::vector<std::uint32_
   Cache cache(*table.ops, {c.n_kv_heads, c.k_dim, c.v_dim, c.type, c.v_in_k}, positions.back() + 1, {77});
   AttentionParams params{c.n_heads, 1.0f / std::sqrt(static_cast<float>(c.k_dim)), c.softcap, c.window};
   params.chunk = c.chunk;
+  const Matrix sinks = Matrix::random(1, c.n_heads, 4, 3.0f);
+  if (c.sinks) params.sinks = sinks.at(0);
   std::vector<Row> rows;
   for (const auto position : positions) rows.push_back({0, position});
   const auto n_rows = static_cast<std::uint32_t>(rows.size());
@@ -179,6 +186,20 @@ TEST(Attention, MatchesTheFormulaOnEveryIsa) {
     check_case(isa, {8, 2, 64, 64, 0, 0},
                {0, 1, 14, 15, 16, 17, 62, 63, 64, 65, 254, 255, 256, 257, 300, 511, 512, 700});
   }
+}
+
+Case with_sinks(Case one) {
+  one.sinks = true;
+  return one;
+}
+
+TEST(Attention, MatchesTheFormulaWithSinks) {
+  for (const platform::Isa isa : platform::supported_isas()) {
+    check_case(isa, with_sinks({8, 2, 64, 64, 0, 0}), {0, 1, 63, 64, 255, 256, 257, 600});
+    check_case(isa, with_sinks({8, 1, 64, 32, 128, 0}), {0, 127, 128, 300, 700});
+  }
+  // One row far into a text: its segments are shared by the threads.
+  check_case(platform::choose_isa(), with_sinks({2, 1, 64, 64, 0, 0}), {1500});
 }
 
 TEST(Attention, MatchesTheFormulaForUnusualShapes) {

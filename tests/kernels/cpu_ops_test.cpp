@@ -9,8 +9,8 @@
 #include <new>
 #include <numeric>
 
+#include "kernels/dot_test_support.hpp"
 #include "kernels/gemm.hpp"
-#include "kernels/ops_test_support.hpp"
 #include "sluice/error.hpp"
 
 namespace {
@@ -34,49 +34,18 @@ std::atomic<std::uint64_t> n_allocations{0};
 namespace sluice::kernels {
 namespace {
 
+using test::dot;
+using test::Dot;
+using test::dot_tolerance;
+using test::Experts;
 using test::k_half_ulp;
 using test::Matrix;
 using test::RandomWeight;
+using test::seen_by;
 using test::Table;
 
 const TensorType k_types[] = {TensorType::f32, TensorType::f16, TensorType::q8_0, TensorType::q4_k,
                               TensorType::q6_k};
-
-/// The row as the kernel sees it: quantized in its activation format and decoded again.
-std::vector<double> seen_by(TensorType type, platform::Isa isa, const float* x, std::size_t n) {
-  const ActivationFormat format = find_gemm(type, isa).activation;
-  std::vector<double> result(x, x + n);
-  if (format == ActivationFormat::f32) return result;
-  const ActivationLayout layout = activation_layout(format, n);
-  std::vector<std::byte> bytes(layout.row_bytes + 64);
-  void* start = bytes.data();
-  std::size_t space = bytes.size();
-  auto* out = static_cast<std::byte*>(std::align(64, layout.row_bytes, start, space));
-  quantize_activation(format, x, n, out);
-  const std::size_t block = format == ActivationFormat::q8_32 ? 32 : 256;
-  const auto* q = reinterpret_cast<const std::int8_t*>(out);
-  const auto* d = reinterpret_cast<const float*>(out + layout.scale_offset);
-  for (std::size_t i = 0; i < n; ++i) result[i] = double{d[i / block]} * q[i];
-  return result;
-}
-
-struct Dot {
-  double value = 0, magnitude = 0;
-};
-Dot dot(const std::vector<float>& w, const std::vector<double>& x) {
-  Dot result;
-  for (std::size_t i = 0; i < w.size(); ++i) {
-    result.value += w[i] * x[i];
-    result.magnitude += std::abs(w[i] * x[i]);
-  }
-  return result;
-}
-// Each of n terms takes part in at most n roundings; decoding a K-quant subtracts its minimum in a sum of its
-// own, whose terms may be larger than the result's by the ratio of both parts (below 16 for the weights made
-// here).
-double dot_tolerance(const Dot& d, std::size_t n) {
-  return d.magnitude * (static_cast<double>(n) + 16) * k_half_ulp * 16;
-}
 
 TEST(CpuOps, MatmulMatchesDoubleOnEveryIsaAndType) {
   for (const platform::Isa isa : platform::supported_isas()) {
@@ -225,8 +194,8 @@ TEST(CpuOps, AddAndSwigluWorkByRows) {
     for (std::uint32_t i = 0; i < 37; ++i) EXPECT_EQ(y.at(row)[i], before.at(row)[i] + x.at(row)[i]);
   }
   const Matrix gate = Matrix::random(3, 37, 3, 1.0f, 1), out(3, 37), in_place = gate.copy();
-  table->swiglu(gate, x, out);
-  table->swiglu(in_place, x, in_place);
+  table->activate(gate, x, Activation::silu, out);
+  table->activate(in_place, x, Activation::silu, in_place);
   EXPECT_TRUE(out.same_bits(in_place));
   EXPECT_TRUE(y.margins_untouched() && in_place.margins_untouched());
   for (std::uint32_t i = 0; i < 37; ++i) {
@@ -295,156 +264,6 @@ TEST(CpuOps, CombineSumsByRank) {
   }
 }
 
-/// A layer of experts and a routing of all rows to some of them.
-struct Experts {
-  static constexpr std::uint32_t n_embd = 256, n_ff = 512;
-  static constexpr std::uint32_t n_used = 3;
-  Experts(std::uint32_t n_experts, std::uint32_t n_rows) : in(n_experts), out(n_experts) {
-    for (std::uint32_t e = 0; e < n_experts; ++e) {
-      // Kinds: one format for all, mixed formats, plain floats.
-      const TensorType gate_type = e % 3 == 2 ? TensorType::f16 : TensorType::q4_k;
-      const TensorType up_type = e % 3 == 0 ? TensorType::q4_k : TensorType::q8_0;
-      const TensorType down_type = e % 2 == 0   ? TensorType::q6_k
-                                   : e % 3 == 2 ? TensorType::f32
-                                                : TensorType::q8_0;
-      gate.emplace_back(gate_type, n_embd, n_ff, e * 3);
-      up.emplace_back(up_type, n_embd, n_ff, e * 3 + 1);
-      down.emplace_back(down_type, n_ff, n_embd, e * 3 + 2);
-    }
-    std::mt19937 generator(7);
-    for (std::uint32_t row = 0; row < n_rows; ++row) {
-      std::vector<std::uint32_t> order(n_experts);
-      std::iota(order.begin(), order.end(), 0u);
-      std::shuffle(order.begin(), order.end(), generator);
-      for (std::uint32_t rank = 0; rank < std::min(n_used, n_experts); ++rank) {
-        in[order[rank]].push_back(row);
-        out[order[rank]].push_back(row * n_used + rank);
-      }
-    }
-  }
-  ExpertCall call(std::uint32_t e) const { return {gate[e], up[e], down[e], in[e], out[e]}; }
-  std::vector<ExpertCall> calls() const {
-    std::vector<ExpertCall> result;
-    for (std::uint32_t e = 0; e < gate.size(); ++e) result.push_back(call(e));
-    return result;
-  }
-  std::vector<RandomWeight> gate, up, down;
-  std::vector<std::vector<std::uint32_t>> in, out;
-};
-
-TEST(CpuOps, ExpertsMatchDouble) {
-  const std::uint32_t n_rows = 5;
-  const Experts experts(6, n_rows);
-  for (const platform::Isa isa : platform::supported_isas()) {
-    const Table table(isa, 2);
-    table->reserve({n_rows, Experts::n_embd, Experts::n_ff});
-    const Matrix x = Matrix::random(n_rows, Experts::n_embd, 1, 1.0f, 16);
-    const Matrix out(n_rows * Experts::n_used, Experts::n_embd, 16);
-    table->begin_experts(x);
-    table->run_experts(experts.calls(), out);
-    EXPECT_TRUE(out.margins_untouched());
-    for (std::uint32_t e = 0; e < 6; ++e) {
-      for (std::size_t i = 0; i < experts.in[e].size(); ++i) {
-        const float* row = x.at(experts.in[e][i]);
-        const auto for_gate = seen_by(experts.gate[e].weight().type, isa, row, Experts::n_embd);
-        const auto for_up = seen_by(experts.up[e].weight().type, isa, row, Experts::n_embd);
-        std::vector<double> hidden(Experts::n_ff), errors(Experts::n_ff);
-        double largest = 0;
-        for (std::uint32_t j = 0; j < Experts::n_ff; ++j) {
-          const Dot g = dot(experts.gate[e].row(j), for_gate), u = dot(experts.up[e].row(j), for_up);
-          const double silu = g.value / (1 + std::exp(-g.value));
-          hidden[j] = silu * u.value;
-          // |silu'| < 1.1.
-          errors[j] = 1.1 * dot_tolerance(g, Experts::n_embd) * std::abs(u.value) +
-                      std::abs(silu) * dot_tolerance(u, Experts::n_embd) + std::abs(hidden[j]) * 1e-6;
-          largest = std::max(largest, std::abs(hidden[j]));
-        }
-        // The hidden row is quantized from values that differ in the last bits from ours: where a value lies
-        // near the middle of two steps of (at most) largest / 127 it may fall to the other side, so half a
-        // step each.
-        const bool is_plain =
-            find_gemm(experts.down[e].weight().type, isa).activation == ActivationFormat::f32;
-        for (std::uint32_t j = 0; j < Experts::n_ff; ++j) errors[j] += is_plain ? 0 : largest / 127 * 0.51;
-        for (std::uint32_t c = 0; c < Experts::n_embd; c += 17) {
-          const auto w = experts.down[e].row(c);
-          const Dot expected = dot(w, hidden);
-          double tolerance = dot_tolerance(expected, Experts::n_ff);
-          for (std::uint32_t j = 0; j < Experts::n_ff; ++j) tolerance += std::abs(w[j]) * errors[j];
-          ASSERT_NEAR(out.at(experts.out[e][i])[c], expected.value, tolerance) << "expert " << e;
-        }
-      }
-    }
-  }
-}
-
-TEST(CpuOps, ExpertBitsDoNotDependOnGroupingOrderRowsOrThreads) {
-  const std::uint32_t n_rows = 200;  // More hidden rows (600) than one wave holds.
-  const Experts experts(7, n_rows);
-  const Matrix x = Matrix::random(n_rows, Experts::n_embd, 1);
-  const Matrix expected(n_rows * Experts::n_used, Experts::n_embd);
-  {
-    const Table table(platform::choose_isa());
-    table->reserve({n_rows, Experts::n_embd, Experts::n_ff});
-    table->begin_experts(x);
-    for (std::uint32_t e = 0; e < 7; ++e) {  // Row by row.
-      for (std::size_t i = 0; i < experts.in[e].size(); ++i) {
-        ExpertCall call = experts.call(e);
-        call.in_rows = call.in_rows.subspan(i, 1);
-        call.out_rows = call.out_rows.subspan(i, 1);
-        table->run_experts({&call, 1}, expected);
-      }
-    }
-  }
-  for (const int n_threads : {1, 2, 4}) {
-    const Table table(platform::choose_isa(), n_threads);
-    table->reserve({n_rows, Experts::n_embd, Experts::n_ff});
-    const Matrix all(n_rows * Experts::n_used, Experts::n_embd),
-        turned(n_rows * Experts::n_used, Experts::n_embd);
-    auto calls = experts.calls();
-    table->begin_experts(x);
-    table->run_experts(calls, all);
-    EXPECT_TRUE(all.same_bits(expected)) << n_threads;
-    // One by one in the other order, with products of another input in between.
-    std::reverse(calls.begin(), calls.end());
-    const Matrix other = Matrix::random(3, Experts::n_embd, 5), y(3, Experts::n_ff);
-    const Product product{experts.gate[0], y, nullptr};
-    for (const ExpertCall& call : calls) {
-      table->run_experts({&call, 1}, turned);
-      table->matmul(other, {&product, 1});
-    }
-    EXPECT_TRUE(turned.same_bits(expected)) << n_threads;
-  }
-}
-
-TEST(CpuOps, ExpertsTakeMoreCallsThanOneWaveHolds) {
-  const Experts experts(1, 1);
-  const Table table(platform::choose_isa(), 2);
-  table->reserve({2, Experts::n_embd, Experts::n_ff});
-  const Matrix x = Matrix::random(2, Experts::n_embd, 1), out(600, Experts::n_embd);
-  std::vector<std::uint32_t> in_rows(600), out_rows(600);
-  for (std::uint32_t i = 0; i < 600; ++i) {
-    in_rows[i] = i % 3 == 0 ? 1 : 0;
-    out_rows[i] = 599 - i;
-  }
-  std::vector<ExpertCall> calls;
-  // 300 calls of one row, then one call of 300 rows, longer than a wave's 64.
-  for (std::uint32_t i = 0; i < 300; ++i) {
-    calls.push_back({experts.gate[0], experts.up[0], experts.down[0], std::span(in_rows).subspan(i, 1),
-                     std::span(out_rows).subspan(i, 1)});
-  }
-  calls.push_back({experts.gate[0], experts.up[0], experts.down[0], std::span(in_rows).subspan(300),
-                   std::span(out_rows).subspan(300)});
-  table->begin_experts(x);
-  table->run_experts(calls, out);
-  for (std::uint32_t i = 0; i < 600; ++i) {
-    const std::uint32_t first_with_same_input = in_rows[i] == 1 ? 599 : 598;
-    ASSERT_EQ(
-        std::memcmp(out.at(out_rows[i]), out.at(first_with_same_input), Experts::n_embd * sizeof(float)), 0)
-        << i;
-  }
-  EXPECT_NE(std::memcmp(out.at(599), out.at(598), Experts::n_embd * sizeof(float)), 0);
-}
-
 /// Runs every row operation on `n_rows` rows and returns the concatenated results.
 Matrix run_all(Ops& ops, const Matrix& input, const RandomWeight& w, const RandomWeight& f,
                std::uint32_t first, std::uint32_t n_rows) {
@@ -455,7 +274,7 @@ Matrix run_all(Ops& ops, const Matrix& input, const RandomWeight& w, const Rando
     return Rows{result.at(0) + i * n, n_rows, n_cols, 4 * n};
   };
   ops.rms_norm(x, nullptr, 1e-6f, part(0, n));
-  ops.swiglu(x, part(0, n), part(1, n));
+  ops.activate(x, part(0, n), Activation::silu, part(1, n));
   ops.rms_norm_heads(part(1, n), 64, input.at(0), 1e-6f);
   const Product products[2] = {{w, part(2, w.weight().n_out), input.at(1)},
                                {f, part(3, f.weight().n_out), nullptr}};
@@ -569,10 +388,10 @@ TEST(CpuOps, NothingAllocatesAfterReserve) {
   table->rope(x, 64, 0, 0);
   table->store_kv(k, v, view, 0);
   table->attention(x, view, {8, 0.125f, 0, 0}, 0, y);
-  table->swiglu(x, y, y);
+  table->activate(x, y, Activation::silu, y);
   table->add(x, 1.0f, y);
   table->route(logits, {Experts::n_used}, {chosen, weights});
-  table->begin_experts(expert_x);
+  table->begin_experts(expert_x, Activation::silu);
   table->run_experts(calls, out);
   table->combine_experts(out, weights.data(), Experts::n_used, sum);
   EXPECT_EQ(n_allocations.load(), before);
@@ -590,7 +409,7 @@ TEST(CpuOps, EmptyStepsDoNothing) {
   table->matmul(x, {});
   table->begin_pass({});
   table->attention(x, {{4, 64, 64}, 0, 0}, {4, 0.125f, 0, 0}, 0, y);
-  table->begin_experts(x);
+  table->begin_experts(x, Activation::silu);
   table->run_experts({}, y);
   const ExpertCall call{w, w, w, {}, {}};
   table->run_experts({&call, 1}, y);

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "kernels/ops_test_support.hpp"
 
@@ -56,11 +57,11 @@ TEST_P(VectorMathTest, AnElementDoesNotDependOnItsPlace) {
     float expected_exp = value, expected_swiglu = 0;
     const float up = 1.25f;
     math.exp_minus(&expected_exp, 0.5f, 1);
-    math.swiglu(&value, &up, &expected_swiglu, 1);
+    math.activate[0](&value, &up, &expected_swiglu, 1);
     for (std::size_t n = 1; n < 40; ++n) {
       std::vector<float> x(n, value), gate(n, value), ups(n, up), out(n);
       math.exp_minus(x.data(), 0.5f, n);
-      math.swiglu(gate.data(), ups.data(), out.data(), n);
+      math.activate[0](gate.data(), ups.data(), out.data(), n);
       for (std::size_t i = 0; i < n; ++i) {
         ASSERT_EQ(x[i], expected_exp);
         ASSERT_EQ(out[i], expected_swiglu);
@@ -83,7 +84,7 @@ TEST_P(VectorMathTest, SwigluMatchesDouble) {
   const std::uint32_t n = 1003;
   const Matrix gate = Matrix::random(1, n, 1, 6.0f), up = Matrix::random(1, n, 2);
   Matrix out(1, n);
-  math.swiglu(gate.at(0), up.at(0), out.at(0), n);
+  math.activate[0](gate.at(0), up.at(0), out.at(0), n);
   for (std::uint32_t i = 0; i < n; ++i) {
     const double g = gate.at(0)[i];
     const double expected = g / (1.0 + std::exp(-g)) * up.at(0)[i];
@@ -91,9 +92,53 @@ TEST_P(VectorMathTest, SwigluMatchesDouble) {
   }
   const float extremes[2] = {-1e30f, 1e30f}, ones[2] = {1.0f, 1.0f};
   float results[2];
-  math.swiglu(extremes, ones, results, 2);
+  math.activate[0](extremes, ones, results, 2);
   EXPECT_NEAR(results[0], 0.0f, 1e-7f);
   EXPECT_EQ(results[1], 1e30f);
+}
+
+TEST_P(VectorMathTest, OtherActivationsMatchDouble) {
+  const std::uint32_t n = 1003;
+  const Matrix gate = Matrix::random(1, n, 1, 6.0f), up = Matrix::random(1, n, 2, 6.0f);
+  Matrix gelu(1, n), oai(1, n);
+  math.activate[1](gate.at(0), up.at(0), gelu.at(0), n);
+  math.activate[2](gate.at(0), up.at(0), oai.at(0), n);
+  std::size_t n_clamped = 0;
+  for (std::uint32_t i = 0; i < n; ++i) {
+    const double g = gate.at(0)[i], u = up.at(0)[i];
+    const double inner = std::sqrt(2 / std::numbers::pi) * (g + 0.044715 * g * g * g);
+    // The relative error of exp grows with that of its argument; exp(88) stands for all that is larger.
+    const double of_gelu = g / (1 + std::exp(-2 * inner)) * u;
+    ASSERT_NEAR(gelu.at(0)[i], of_gelu,
+                std::abs(of_gelu) * (6e-7 + 10 * k_half_ulp * std::abs(inner)) + 1e-30)
+        << g;
+    const double held = std::min(g, 7.0), linear = std::clamp(u, -7.0, 7.0) + 1;
+    const double of_oai = held / (1 + std::exp(-1.702 * held)) * linear;
+    n_clamped += held != g || linear != u + 1;
+    ASSERT_NEAR(oai.at(0)[i], of_oai,
+                std::abs(of_oai) * (6e-7 + 8 * k_half_ulp * std::abs(held)) + std::abs(held) * k_half_ulp * 8)
+        << g << " " << u;
+  }
+  EXPECT_GT(n_clamped, 100u);
+  const float extremes[4] = {-1e30f, 1e30f, std::nanf(""), 1.0f};
+  const float others[4] = {1.0f, 1.0f, 1.0f, std::nanf("")};
+  for (const std::size_t kind : {1u, 2u}) {
+    float results[4];
+    math.activate[kind](extremes, others, results, 4);
+    EXPECT_NEAR(results[0], 0.0f, 1e-7f);
+    EXPECT_NEAR(results[1] / (kind == 1 ? 1e30f : 14.0f), 1.0f, 1e-5f);
+    EXPECT_TRUE(std::isnan(results[2]) && std::isnan(results[3]));
+  }
+}
+
+TEST_P(VectorMathTest, SoftcapMatchesDouble) {
+  const std::uint32_t n = 517;
+  for (const float cap : {0.5f, 30.0f}) {
+    const Matrix x = Matrix::random(1, n, 3, 40.0f), y = x.copy();
+    math.softcap(y.at(0), cap, n);
+    for (std::uint32_t i = 0; i < n; ++i)
+      ASSERT_NEAR(y.at(0)[i], cap * std::tanh(double{x.at(0)[i]} / cap), cap * 1e-6) << x.at(0)[i];
+  }
 }
 
 TEST_P(VectorMathTest, WidensEveryHalfExactly) {

@@ -76,7 +76,7 @@ TEST(WeightScale, EachMatrixOfAnExpertHasItsOwn) {
     const Matrix a(n_rows, n_embd, 16), b(n_rows, n_embd, 16);
     const ExpertCall scaled{by_scale[0], by_scale[1], by_scale[2], in, out_rows};
     const ExpertCall reference{by_weights[0], by_weights[1], by_weights[2], in, out_rows};
-    table->begin_experts(x);
+    table->begin_experts(x, Activation::silu);
     table->run_experts({&scaled, 1}, a);
     table->run_experts({&reference, 1}, b);
     for (const std::uint32_t row : out_rows) {

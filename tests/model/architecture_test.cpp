@@ -45,6 +45,36 @@ TEST(Architecture, ReadEveryKnownArchitecture) {
   }
 }
 
+TEST(Architecture, LayersWithWindowsAndTheirCurves) {
+  struct Expected {
+    const char* architecture;
+    std::uint32_t full_every, local_curve;
+  };
+  for (const Expected& expected :
+       {Expected{"gpt-oss", 2, 0}, Expected{"gemma2", 2, 0}, Expected{"gemma3", 6, 1}}) {
+    test::TinyModel model = test::tiny_model_of(expected.architecture);
+    model.n_layers = 12;
+    const ModelSpec spec = read_spec(metadata_of(model));
+    for (std::uint32_t i = 0; i < spec.n_layers(); ++i) {
+      const auto& attention = std::get<AttentionSpec>(spec.layers[i].mixer);
+      const bool is_full = i % expected.full_every == expected.full_every - 1;
+      EXPECT_EQ(attention.window == 0, is_full) << expected.architecture << " layer " << i;
+      EXPECT_EQ(attention.curve, is_full ? 0 : expected.local_curve)
+          << expected.architecture << " layer " << i;
+    }
+  }
+}
+
+TEST(Architecture, TheLargestGemmasScaleScoresByTheWidthPerHead) {
+  test::TinyModel model = test::tiny_model_of("gemma2");
+  for (const std::uint32_t n_layers : {42u, 46u}) {
+    model.n_layers = n_layers;
+    const ModelSpec spec = read_spec(metadata_of(model));
+    EXPECT_FLOAT_EQ(std::get<AttentionSpec>(spec.layers[0].mixer).scale,
+                    n_layers == 46 ? std::sqrt(4.0f / 64.0f) : 1.0f / std::sqrt(32.0f));
+  }
+}
+
 TEST(Architecture, LlamaWithExpertsIsMixtral) {
   test::TinyModel model;
   model.architecture = "llama";
@@ -77,7 +107,7 @@ TEST(Architecture, LatentAttention) {
   EXPECT_EQ(mla.out_dim(), 4u * 64);
   const float growth = 1.0f + 0.05f * std::log(4.0f);
   EXPECT_FLOAT_EQ(mla.scale, growth * growth / 8.0f);
-  EXPECT_FLOAT_EQ(spec.curve.params.attn_factor, 1.0f / (1.0f + 0.1f * std::log(4.0f)));
+  EXPECT_FLOAT_EQ(spec.curves[0].params.attn_factor, 1.0f / (1.0f + 0.1f * std::log(4.0f)));
   metadata.set("deepseek2.attention.key_length", test::uint_value(192));
   EXPECT_NE(refusal(metadata, ErrorCode::invalid_file).find("key_length"), std::string::npos);
   gguf::Metadata older;

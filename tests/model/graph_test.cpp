@@ -27,7 +27,7 @@ ModelSpec mixed_spec() {
   ModelSpec spec;
   spec.n_embd = 64;
   spec.n_vocab = k_n_vocab;
-  spec.curve.params.n_rot = 16;
+  spec.curves.emplace_back().params.n_rot = 16;
   AttentionSpec attention;
   attention.n_heads = 4;
   attention.n_kv_heads = 2;

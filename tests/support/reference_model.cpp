@@ -19,12 +19,34 @@ namespace {
 
 using Vector = std::vector<double>;
 
+double logistic(double x) {
+  return 1.0 / (1.0 + std::exp(-x));
+}
+double silu(double gate, double up) {
+  return gate * logistic(gate) * up;
+}
+double gelu_tanh(double gate, double up) {
+  const double inner = std::sqrt(2 / std::numbers::pi) * (gate + 0.044715 * gate * gate * gate);
+  return 0.5 * gate * (1 + std::tanh(inner)) * up;
+}
+double swiglu_oai(double gate, double up) {
+  const double g = std::min(gate, 7.0);
+  return g * logistic(1.702 * g) * (std::clamp(up, -7.0, 7.0) + 1);
+}
+double capped(double x, double cap) {
+  return cap == 0 ? x : cap * std::tanh(x / cap);
+}
+
 /// What an architecture means but its files do not say.
 struct Meaning {
   const char* architecture;
   bool rotates_neighbours = false;  ///< Elements 2i and 2i + 1, not i and i + n/2.
   bool normalizes_weights = true;   ///< Of the chosen experts.
-  bool norms_rotated = false;       ///< Heads of queries and keys, after they rotated.
+  double (*activation)(double gate, double up) = silu;
+  std::uint64_t full_every = 1;  ///< Of so many layers the last sees all positions, the others a window.
+  bool has_local_curve = false;  ///< Layers with a window rotate by another curve.
+  bool scales_embedding = false;
+  bool norms_rotated = false;  ///< Heads of queries and keys, after they rotated.
   /// Of so many layers the last does not rotate, and the others normalize heads without a gain; 0: none.
   std::uint64_t whole_step = 0;
   bool weighs_input = false;  ///< Of experts, by logistic scores.
@@ -32,11 +54,23 @@ struct Meaning {
 constexpr Meaning k_meanings[] = {
     {"deepseek2", true, false},
     {"ernie4_5-moe", true},
+    {.architecture = "gemma2", .activation = gelu_tanh, .full_every = 2, .scales_embedding = true},
+    {.architecture = "gemma3",
+     .activation = gelu_tanh,
+     .full_every = 6,
+     .has_local_curve = true,
+     .scales_embedding = true},
     {"glm4moe", false},
+    {.architecture = "gpt-oss", .activation = swiglu_oai, .full_every = 2},
     {"granitemoe", true},
-    {"hunyuan-moe", false, true, true},
+    {.architecture = "hunyuan-moe", .norms_rotated = true},
     {"llama", true},
-    {"llama4", true, false, true, 4, true},
+    {.architecture = "llama4",
+     .rotates_neighbours = true,
+     .normalizes_weights = false,
+     .norms_rotated = true,
+     .whole_step = 4,
+     .weighs_input = true},
     {"minimax-m2", false},
     {"mistral3", true},
     {"olmoe", false, false},
@@ -53,10 +87,6 @@ const Meaning& meaning_of(const std::string& architecture) {
     if (architecture == meaning.architecture) return meaning;
   }
   throw std::runtime_error("the reference model does not know " + architecture);
-}
-
-double logistic(double x) {
-  return 1.0 / (1.0 + std::exp(-x));
 }
 
 /// The model's facts and decoded weights, looked up by name on demand.
@@ -106,9 +136,9 @@ class Reference {
       y.push_back(scale * std::inner_product(row.begin(), row.end(), x.begin(), 0.0));
     return y;
   }
-  void add_bias(const std::string& name, Vector& y) const {
+  void add_bias(const std::string& name, Vector& y, std::uint64_t stack_idx = 0) const {
     if (!has(name)) return;
-    const Vector bias = vector(name);
+    const Vector bias = rows(name, stack_idx, 1)[0];
     for (std::size_t i = 0; i < y.size(); ++i) y[i] += bias[i];
   }
   Vector norm(const double* x, std::size_t n, const Vector& gain) const {
@@ -133,17 +163,21 @@ class Reference {
   }
   /// Phi 3 has one set for contexts up to the original one and one for longer ones; the engine opens a model
   /// for the context that its file names.
-  Vector rope_divisors(std::size_t n) const {
+  Vector rope_divisors(std::size_t n, bool is_local) const {
+    if (is_local) return Vector(n, 1.0);
     if (has("rope_freqs.weight")) return vector("rope_freqs.weight");
     if (!has("rope_factors_short.weight")) return Vector(n, 1.0);
     const std::uint64_t n_ctx = fact("context_length", 0);
     const bool is_long = n_ctx > fact("rope.scaling.original_context_length", n_ctx);
     return vector(is_long ? "rope_factors_long.weight" : "rope_factors_short.weight");
   }
-  void rotate(Vector& x, std::size_t head_dim, std::size_t position) const;
-  /// down(silu(gate x) * up x). Without a matrix of its own gate is the first half of up.
-  Vector swiglu_ffn(const std::string& gate, const std::string& up, const std::string& down, const Vector& x,
-                    std::uint64_t stack_idx) const {
+  bool has_window(std::uint64_t layer) const {
+    return layer % meaning_.full_every != meaning_.full_every - 1;
+  }
+  void rotate(Vector& x, std::size_t head_dim, std::size_t position, bool is_local) const;
+  /// down(activation(gate x, up x)). Without a matrix of its own gate is the first half of up.
+  Vector gated_ffn(const std::string& gate, const std::string& up, const std::string& down, const Vector& x,
+                   std::uint64_t stack_idx) const {
     Vector hidden, other = product(up, x, stack_idx);
     if (has(gate)) {
       hidden = product(gate, x, stack_idx);
@@ -152,8 +186,15 @@ class Reference {
       hidden.assign(other.begin(), middle);
       other.erase(other.begin(), middle);
     }
-    for (std::size_t i = 0; i < hidden.size(); ++i) hidden[i] *= logistic(hidden[i]) * other[i];
-    return product(down, hidden, stack_idx);
+    const auto bias_of = [](const std::string& weight) {
+      return weight.substr(0, weight.rfind('.')) + ".bias";
+    };
+    add_bias(bias_of(gate), hidden, stack_idx);
+    add_bias(bias_of(up), other, stack_idx);
+    for (std::size_t i = 0; i < hidden.size(); ++i) hidden[i] = meaning_.activation(hidden[i], other[i]);
+    Vector y = product(down, hidden, stack_idx);
+    add_bias(bias_of(down), y, stack_idx);
+    return y;
   }
   Vector router_weights(const Vector& logits, const std::vector<std::size_t>& chosen, bool is_logistic) const;
   void keep_groups(Vector& scores, bool is_logistic) const;
@@ -165,7 +206,8 @@ class Reference {
   Projected project(std::uint64_t layer, const Vector& x, std::size_t position) const;
   Projected project_latent(std::uint64_t layer, const Vector& x, std::size_t position) const;
   double score_scale(std::size_t k_dim) const;
-  Vector attend(const Vector& q, const std::vector<Vector>& keys, const std::vector<Vector>& values) const;
+  Vector attend(std::uint64_t layer, const Vector& q, const std::vector<Vector>& keys,
+                const std::vector<Vector>& values) const;
   std::size_t n_heads() const { return fact("attention.head_count", 0); }
   std::size_t n_kv_heads() const { return fact("attention.head_count_kv", n_heads()); }
   std::size_t head_dim() const {
@@ -179,14 +221,15 @@ class Reference {
 };
 
 /// YaRN (Peng et al. 2023, section 3.2): interpolate slow rotations, keep fast ones, blend between.
-void Reference::rotate(Vector& x, std::size_t head_dim, std::size_t position) const {
+void Reference::rotate(Vector& x, std::size_t head_dim, std::size_t position, bool is_local) const {
   const std::size_t n_rot = fact("rope.dimension_count", head_dim);
-  const double base = number("rope.freq_base", 10000.0);
-  const std::string scaling(file_.metadata.get_string(arch_ + ".rope.scaling.type").value_or("none"));
+  const double base = number(is_local ? "rope.freq_base_swa" : "rope.freq_base", 10000.0);
+  const std::string scaling(
+      is_local ? "none" : file_.metadata.get_string(arch_ + ".rope.scaling.type").value_or("none"));
   const double factor = scaling == "none" ? 1.0 : number("rope.scaling.factor", 1.0);
   const double n_orig =
       static_cast<double>(fact("rope.scaling.original_context_length", fact("context_length", 0)));
-  const Vector divisors = rope_divisors(n_rot / 2);
+  const Vector divisors = rope_divisors(n_rot / 2, is_local);
   const auto turns_to_dim = [&](double turns) {
     return static_cast<double>(n_rot) * std::log(n_orig / (turns * 2 * std::numbers::pi)) /
            (2 * std::log(base));
@@ -253,7 +296,8 @@ void Reference::keep_groups(Vector& scores, bool is_logistic) const {
 }
 
 Vector Reference::experts(std::uint64_t layer, const Vector& x) const {
-  const Vector logits = product(fmt::format("blk.{}.ffn_gate_inp.weight", layer), x);
+  Vector logits = product(fmt::format("blk.{}.ffn_gate_inp.weight", layer), x);
+  add_bias(fmt::format("blk.{}.ffn_gate_inp.bias", layer), logits);
   const bool is_logistic = fact("expert_gating_func", meaning_.weighs_input ? 2 : 1) == 2;
   double all = 0;
   for (const double logit : logits) all += std::exp(logit);
@@ -280,7 +324,7 @@ Vector Reference::experts(std::uint64_t layer, const Vector& x) const {
       for (double& value : in) value *= weights[i];
     }
     const Vector y =
-        swiglu_ffn(name("ffn_gate"), name("ffn_up"), name("ffn_down"), in, is_merged ? expert : 0);
+        gated_ffn(name("ffn_gate"), name("ffn_up"), name("ffn_down"), in, is_merged ? expert : 0);
     for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += (meaning_.weighs_input ? 1.0 : weights[i]) * y[j];
   }
   return sum;
@@ -289,11 +333,11 @@ Vector Reference::experts(std::uint64_t layer, const Vector& x) const {
 /// What the feed-forward half of a layer adds.
 Vector Reference::channel(std::uint64_t layer, const Vector& x) const {
   const auto name = [&](const char* part) { return fmt::format("blk.{}.{}.weight", layer, part); };
-  if (!has(name("ffn_gate_inp"))) return swiglu_ffn(name("ffn_gate"), name("ffn_up"), name("ffn_down"), x, 0);
+  if (!has(name("ffn_gate_inp"))) return gated_ffn(name("ffn_gate"), name("ffn_up"), name("ffn_down"), x, 0);
   Vector sum = experts(layer, x);
   if (has(name("ffn_down_shexp"))) {
     const Vector shared =
-        swiglu_ffn(name("ffn_gate_shexp"), name("ffn_up_shexp"), name("ffn_down_shexp"), x, 0);
+        gated_ffn(name("ffn_gate_shexp"), name("ffn_up_shexp"), name("ffn_down_shexp"), x, 0);
     const bool has_gate = has(name("ffn_gate_inp_shexp"));
     const double gate = has_gate ? logistic(product(name("ffn_gate_inp_shexp"), x)[0]) : 1.0;
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += gate * shared[i];
@@ -328,8 +372,9 @@ Reference::Projected Reference::project(std::uint64_t layer, const Vector& x, st
   };
   if (!meaning_.norms_rotated) normalize();
   if (step == 0 || (layer + 1) % step != 0) {
-    rotate(to.q, head_dim(), position);
-    rotate(to.k, head_dim(), position);
+    const bool is_local = meaning_.has_local_curve && has_window(layer);
+    rotate(to.q, head_dim(), position, is_local);
+    rotate(to.k, head_dim(), position, is_local);
     if (meaning_.norms_rotated) normalize();
   }
   const double temperature = number("attention.temperature_scale", 0.0);
@@ -353,11 +398,11 @@ Reference::Projected Reference::project_latent(std::uint64_t layer, const Vector
   const auto middle = kept.begin() + static_cast<std::ptrdiff_t>(rank);
   const Vector latent = norm(Vector(kept.begin(), middle), name("attn_kv_a_norm"));
   Vector k_rotated(middle, kept.end());
-  rotate(k_rotated, n_rot, position);
+  rotate(k_rotated, n_rot, position, false);
   for (std::size_t head = 0; head < n_heads(); ++head) {
     const auto q_tail = to.q.begin() + static_cast<std::ptrdiff_t>(head * k_dim + n_plain);
     Vector q_rotated(q_tail, q_tail + static_cast<std::ptrdiff_t>(n_rot));
-    rotate(q_rotated, n_rot, position);
+    rotate(q_rotated, n_rot, position, false);
     std::copy(q_rotated.begin(), q_rotated.end(), q_tail);
     // attn_k_b holds, for each element of the latent vector, what it adds to the key.
     Vector key(n_plain, 0.0);
@@ -382,25 +427,33 @@ double Reference::score_scale(std::size_t k_dim) const {
   return usual * growth * growth;
 }
 
-Vector Reference::attend(const Vector& q, const std::vector<Vector>& keys,
+Vector Reference::attend(std::uint64_t layer, const Vector& q, const std::vector<Vector>& keys,
                          const std::vector<Vector>& values) const {
+  const std::string sinks = fmt::format("blk.{}.attn_sinks.weight", layer);
+  const std::uint64_t window = has_window(layer) ? fact("attention.sliding_window", 0) : 0;
+  const std::size_t first = window != 0 && keys.size() > window ? keys.size() - window : 0;
   const std::size_t n = q.size() / n_heads(), n_kv = keys[0].size() / n, v_dim = values[0].size() / n_kv;
   const double scale = score_scale(n);
   Vector attended(n_heads() * v_dim, 0.0);
   for (std::size_t head = 0; head < n_heads(); ++head) {
     const std::size_t kv = head / (n_heads() / n_kv);
     Vector scores;
-    for (const Vector& key : keys) {
+    for (std::size_t past = first; past < keys.size(); ++past) {
       double score = 0;
-      for (std::size_t i = 0; i < n; ++i) score += q[head * n + i] * key[kv * n + i];
-      scores.push_back(score * scale);
+      for (std::size_t i = 0; i < n; ++i) score += q[head * n + i] * keys[past][kv * n + i];
+      scores.push_back(capped(score * scale, number("attn_logit_softcapping", 0.0)));
     }
-    const double highest = *std::max_element(scores.begin(), scores.end());
+    double highest = *std::max_element(scores.begin(), scores.end());
     double total = 0;
+    if (has(sinks)) {
+      const double sink = vector(sinks)[head];
+      highest = std::max(highest, sink);
+      total = std::exp(sink - highest);
+    }
     for (double& score : scores) total += score = std::exp(score - highest);
-    for (std::size_t past = 0; past < keys.size(); ++past) {
+    for (std::size_t past = first; past < keys.size(); ++past) {
       for (std::size_t i = 0; i < v_dim; ++i)
-        attended[head * v_dim + i] += scores[past] / total * values[past][kv * v_dim + i];
+        attended[head * v_dim + i] += scores[past - first] / total * values[past][kv * v_dim + i];
     }
   }
   return attended;
@@ -410,7 +463,8 @@ std::vector<Vector> Reference::run(const std::vector<std::int32_t>& tokens) {
   std::vector<Vector> stream;
   for (const std::int32_t token : tokens) {
     stream.push_back(rows("token_embd.weight", static_cast<std::uint64_t>(token), 1)[0]);
-    for (double& value : stream.back()) value *= number("embedding_scale", 1.0);
+    const double scale = meaning_.scales_embedding ? std::sqrt(stream.back().size()) : 1.0;
+    for (double& value : stream.back()) value *= number("embedding_scale", scale);
   }
   const double residual_scale = number("residual_scale", 1.0);
   const std::uint64_t n_layers = fact("block_count", 0) - fact("nextn_predict_layers", 0);
@@ -425,13 +479,16 @@ std::vector<Vector> Reference::run(const std::vector<std::int32_t>& tokens) {
                                                                    : project(layer, x, position);
       keys.push_back(now.k);
       values.push_back(now.v);
-      Vector out = product(name("attn_output"), attend(now.q, keys, values));
+      Vector out = product(name("attn_output"), attend(layer, now.q, keys, values));
       add_bias(name("attn_output", "bias"), out);
+      if (has(name("ffn_norm")) && has(name("post_attention_norm")))
+        out = norm(out, name("post_attention_norm"));
       for (std::size_t i = 0; i < out.size(); ++i) stream[position][i] += residual_scale * out[i];
     }
     const std::string channel_norm = name(has(name("ffn_norm")) ? "ffn_norm" : "post_attention_norm");
     for (Vector& x : stream) {
-      const Vector out = channel(layer, norm(x, channel_norm));
+      Vector out = channel(layer, norm(x, channel_norm));
+      if (has(name("post_ffw_norm"))) out = norm(out, name("post_ffw_norm"));
       for (std::size_t i = 0; i < out.size(); ++i) x[i] += residual_scale * out[i];
     }
   }
@@ -439,7 +496,8 @@ std::vector<Vector> Reference::run(const std::vector<std::int32_t>& tokens) {
   for (const Vector& x : stream) {
     logits.push_back(
         product(has("output.weight") ? "output.weight" : "token_embd.weight", norm(x, "output_norm.weight")));
-    for (double& logit : logits.back()) logit /= number("logit_scale", 1.0);
+    for (double& logit : logits.back())
+      logit = capped(logit / number("logit_scale", 1.0), number("final_logit_softcapping", 0.0));
   }
   return logits;
 }

@@ -205,6 +205,8 @@ Kernel norm_heads_kernel() noexcept;
 Kernel rope_table_kernel() noexcept;
 Kernel rope_kernel() noexcept;
 Kernel swiglu_kernel() noexcept;
+Kernel clear_kernel() noexcept;
+Kernel softcap_kernel() noexcept;
 Kernel add_kernel() noexcept;
 Kernel add_gated_kernel() noexcept;
 Kernel scale_kernel() noexcept;

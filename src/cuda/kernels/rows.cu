@@ -145,7 +145,7 @@ __global__ void rope(const __grid_constant__ RopeArgs args) {
   y[second] = __fmaf_rn(b, c, a * s);
 }
 
-enum class Element { swiglu, add, add_gated, scale, scale_by_position, scale_rows };
+enum class Element { swiglu, add, add_gated, scale, scale_by_position, scale_rows, clear, softcap };
 
 template <Element Op>
 __global__ void elements(const __grid_constant__ ElementArgs args) {
@@ -155,6 +155,10 @@ __global__ void elements(const __grid_constant__ ElementArgs args) {
   float& y = args.y[r * args.y_stride + column];
   if constexpr (Op == Element::scale) {
     y *= args.factor;
+  } else if constexpr (Op == Element::clear) {
+    y = 0;
+  } else if constexpr (Op == Element::softcap) {
+    y = args.factor * tanhf(__fdiv_rn(y, args.factor));
   } else if constexpr (Op == Element::scale_by_position) {
     const auto n = static_cast<float>((args.positions[row] + args.offset) / args.interval);
     y *= 1.0f + args.factor * logf(1.0f + n);
@@ -195,6 +199,8 @@ Kernel swiglu_kernel() noexcept { return make_kernel(elements<Element::swiglu>, 
 Kernel add_kernel() noexcept { return make_kernel(elements<Element::add>, 256); }
 Kernel add_gated_kernel() noexcept { return make_kernel(elements<Element::add_gated>, 256); }
 Kernel scale_kernel() noexcept { return make_kernel(elements<Element::scale>, 256); }
+Kernel clear_kernel() noexcept { return make_kernel(elements<Element::clear>, 256); }
+Kernel softcap_kernel() noexcept { return make_kernel(elements<Element::softcap>, 256); }
 Kernel scale_by_position_kernel() noexcept { return make_kernel(elements<Element::scale_by_position>, 256); }
 Kernel scale_rows_kernel() noexcept {
   return make_kernel(elements<Element::scale_rows>, 256);

@@ -84,7 +84,7 @@ Scoring usual_scoring(Keys& keys) {
 ModelSpec read_deepseek2(Keys& keys) {
   ModelSpec model = read_decoder(keys, Pairs::neighbours);
   MlaSpec mla = read_latent_attention(keys);
-  move_temperature(keys, model.curve, mla);
+  move_temperature(keys, model.curves[0], mla);
   MoeSpec moe = read_experts(keys, {.scoring = usual_scoring(keys), .normalize = false});
   moe.selection_bias = moe.router.scoring == Scoring::sigmoid;
   moe.shared = read_shared_experts(keys, moe);

@@ -8,7 +8,7 @@ ModelSpec read_mistral3(Keys& keys) {
   ModelSpec model = read_decoder(keys, Pairs::neighbours);
   AttentionSpec attention = read_attention(keys);
   attention.temperature.scale = keys.get_float_or("attention.temperature_scale", 0.0f);
-  attention.temperature.interval = model.curve.params.n_ctx_orig;
+  attention.temperature.interval = model.curves[0].params.n_ctx_orig;
   add_layers(model, keys, attention, read_ffn(keys));
   return model;
 }

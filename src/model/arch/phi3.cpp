@@ -8,8 +8,8 @@ namespace sluice::model::arch {
 ModelSpec read_phi3(Keys& keys) {
   ModelSpec model = read_decoder(keys, Pairs::halves);
   keys.ignore("attention.sliding_window");
-  model.curve.factors = "rope_factors_short.weight";
-  model.curve.long_factors = "rope_factors_long.weight";
+  model.curves[0].factors = "rope_factors_short.weight";
+  model.curves[0].long_factors = "rope_factors_long.weight";
   AttentionSpec attention = read_attention(keys);
   attention.projection = AttentionSpec::Projection::fused;
   FfnSpec ffn = read_ffn(keys);

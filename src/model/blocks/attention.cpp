@@ -29,6 +29,7 @@ void AttentionBlock::visit(TensorVisitor& visitor) {
     visitor.vector(q_norm_, Role::norm, "attn_q_norm.weight", is_whole ? q_dim : spec_.k_head_dim, need);
     visitor.vector(k_norm_, Role::norm, "attn_k_norm.weight", is_whole ? k_dim : spec_.k_head_dim, need);
   }
+  if (spec_.sinks) visitor.vector(sinks_, Role::attention, "attn_sinks.weight", spec_.n_heads);
   visitor.matrix(out_, "attn_output", spec_.out_dim(), n_embd_);
   visitor.vector(out_bias_, Role::attention, "attn_output.bias", n_embd_, Need::optional);
 }
@@ -84,6 +85,8 @@ void AttentionBlock::attend(Pass& pass, const Buffers& buffers) const {
   params.scale = spec_.scale;
   params.window = spec_.window;
   params.chunk = spec_.chunk;
+  params.softcap = spec_.softcap;
+  params.sinks = sinks_;
   // Rows do not depend on one another. In slices, others get a turn in between: far into a long prompt one
   // call for all would take seconds.
   constexpr std::uint32_t k_slice_rows = 128;
@@ -102,10 +105,9 @@ void AttentionBlock::run(Pass& pass, Rows x, Rows sum, float scale) {
   project(pass, x, buffers);
   pass.let_others_work();
   if (!spec_.norms_rotated) normalize(pass, buffers);
-  constexpr std::uint32_t k_curve = 0;
   if (spec_.rotates) {
-    pass.ops.rope(buffers.q, spec_.k_head_dim, k_curve, 0);
-    pass.ops.rope(buffers.k, spec_.k_head_dim, k_curve, 0);
+    pass.ops.rope(buffers.q, spec_.k_head_dim, spec_.curve, 0);
+    pass.ops.rope(buffers.k, spec_.k_head_dim, spec_.curve, 0);
   }
   if (spec_.norms_rotated) normalize(pass, buffers);
   if (spec_.temperature.scale != 0) pass.ops.scale_by_position(buffers.q, spec_.temperature, 0);

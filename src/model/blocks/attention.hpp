@@ -29,7 +29,7 @@ class AttentionBlock final : public Block {
   std::uint32_t n_embd_;
   Matrix q_, k_, v_, qkv_, out_;
   const float *q_bias_ = nullptr, *k_bias_ = nullptr, *v_bias_ = nullptr, *qkv_bias_ = nullptr;
-  const float *q_norm_ = nullptr, *k_norm_ = nullptr, *out_bias_ = nullptr;
+  const float *q_norm_ = nullptr, *k_norm_ = nullptr, *out_bias_ = nullptr, *sinks_ = nullptr;
 };
 
 }  // namespace sluice::model

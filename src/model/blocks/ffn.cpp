@@ -46,7 +46,7 @@ void DenseFfn::run(Pass& pass, Rows x) const {
     const std::array<Weights::Target, 2> in = {{{gate_, buffers.gate}, {up_, buffers.up}}};
     pass.weights.multiply(x, in);
   }
-  pass.ops.swiglu(buffers.gate, buffers.up, buffers.gate);
+  pass.ops.activate(buffers.gate, buffers.up, spec_.activation, buffers.gate);
   const std::array<Weights::Target, 1> out = {{{down_, x}}};
   pass.weights.multiply(buffers.gate, out);
 }

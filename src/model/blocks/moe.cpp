@@ -46,16 +46,28 @@ void MoeBlock::visit(TensorVisitor& visitor) {
   visitor.pinned(router_, Role::router, "ffn_gate_inp.weight", n_embd_, spec_.n_experts);
   if (spec_.selection_bias)
     visitor.vector(spec_.router.selection_bias, Role::router, "exp_probs_b.bias", spec_.n_experts);
+  if (spec_.biases) visitor.vector(router_bias_, Role::router, "ffn_gate_inp.bias", spec_.n_experts);
   visitor.units(spec_.n_experts, {{"ffn_gate", n_embd_, spec_.expert.width},
                                   {"ffn_up", n_embd_, spec_.expert.width},
                                   {"ffn_down", spec_.expert.width, n_embd_}});
   constexpr std::array k_scale_names = {"ffn_gate_exps.scale", "ffn_up_exps.scale", "ffn_down_exps.scale"};
   for (std::size_t part = 0; part < k_scale_names.size(); ++part)
     visitor.scales(part_scales_[part], Role::router, k_scale_names[part], spec_.n_experts);
+  if (spec_.biases) {
+    const std::uint32_t width = spec_.expert.width;
+    visitor.vectors(part_biases_[0], Role::router, "ffn_gate_exps.bias", width, spec_.n_experts);
+    visitor.vectors(part_biases_[1], Role::router, "ffn_up_exps.bias", width, spec_.n_experts);
+    visitor.vectors(part_biases_[2], Role::router, "ffn_down_exps.bias", n_embd_, spec_.n_experts);
+  }
   if (!shared_) return;
   if (spec_.shared_gate) visitor.pinned(shared_gate_, Role::router, "ffn_gate_inp_shexp.weight", n_embd_, 1);
   visitor.begin_block(Role::shared_expert);
   shared_->visit(visitor);
+}
+
+const float* MoeBlock::part_bias(ExpertPart part, std::uint32_t expert, std::uint32_t n) const noexcept {
+  const float* const all = part_biases_[static_cast<std::size_t>(part)];
+  return all == nullptr ? nullptr : all + std::size_t{expert} * n;
 }
 
 MoeBlock::Routing MoeBlock::take_routing(Arena& arena, std::uint32_t n_rows) const {
@@ -91,7 +103,7 @@ void MoeBlock::needs(Needs& needs, std::uint32_t n_rows) const {
 }
 
 void MoeBlock::route(Pass& pass, Rows x, const Routing& routing, float scale) const {
-  const std::array<Product, 1> product = {{{router_, routing.logits, nullptr}}};
+  const std::array<Product, 1> product = {{{router_, routing.logits, router_bias_}}};
   pass.ops.matmul(x, product);
   kernels::RouterParams params = spec_.router;
   params.scale *= scale;
@@ -181,7 +193,7 @@ void MoeBlock::run_experts(Pass& pass, Rows x, const Buffers& buffers) const {
   cache.begin(pass.layer_idx, wants, pass.now);
   const FetchGuard guard(cache);
   pass.look_ahead();
-  pass.ops.begin_experts(x);
+  pass.ops.begin_experts(x, spec_.expert.activation);
   while (const std::size_t n = cache.next(std::span(leases).first(batch))) {
     pass.check_cancel();
     for (std::size_t i = 0; i < n; ++i) {
@@ -190,7 +202,11 @@ void MoeBlock::run_experts(Pass& pass, Rows x, const Buffers& buffers) const {
       calls[i] = {part_weight(units, leases[i], ExpertPart::gate, part_scales_),
                   part_weight(units, leases[i], ExpertPart::up, part_scales_),
                   part_weight(units, leases[i], ExpertPart::down, part_scales_),
-                  groups.in_rows.subspan(begin, count), groups.out_rows.subspan(begin, count)};
+                  groups.in_rows.subspan(begin, count),
+                  groups.out_rows.subspan(begin, count),
+                  part_bias(ExpertPart::gate, expert, spec_.expert.width),
+                  part_bias(ExpertPart::up, expert, spec_.expert.width),
+                  part_bias(ExpertPart::down, expert, n_embd_)};
     }
     pass.ops.run_experts(std::span(calls).first(n), buffers.out);
     const base::Ticket computed = pass.ops.mark();

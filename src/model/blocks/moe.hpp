@@ -42,6 +42,8 @@ class MoeBlock final : public Block {
     kernels::Rows in;   ///< Input times weights; empty when they scale the results.
     kernels::Rows shared_gate;
   };
+  /// Of one expert's product with `n` outputs; null without biases.
+  const float* part_bias(residency::ExpertPart part, std::uint32_t expert, std::uint32_t n) const noexcept;
   Routing take_routing(Arena& arena, std::uint32_t n_rows) const;
   Buffers take(Arena& arena, std::uint32_t n_rows) const;
   /// Weights are multiplied by `scale`.
@@ -57,6 +59,8 @@ class MoeBlock final : public Block {
   MoeSpec spec_;
   std::uint32_t n_embd_;
   kernels::Weight router_, shared_gate_;
+  const float* router_bias_ = nullptr;
+  std::array<const float*, 3> part_biases_{};  ///< [n_experts, outputs of the part] each, or null.
   std::array<const float*, 3> part_scales_{};  ///< [n_experts] each, or null.
   std::optional<DenseFfn> shared_;
 };

@@ -1,0 +1,30 @@
+#include <cmath>
+
+#include "model/architecture_parts.hpp"
+
+namespace sluice::model::arch {
+
+// Gemma 3: as Gemma 2, without caps, with norms of queries and keys; five of six layers see a window and
+// rotate by a curve of their own that knows no longer contexts.
+ModelSpec read_gemma3(Keys& keys) {
+  ModelSpec model = read_decoder(keys, Pairs::halves);
+  model.embedding_scale = std::sqrt(static_cast<float>(model.n_embd));
+  model.logit_softcap = keys.get_float_or("final_logit_softcapping", 0.0f);
+  AttentionSpec attention = read_attention(keys);
+  attention.qk_norm = AttentionSpec::QkNorm::per_head;
+  FfnSpec ffn = read_ffn(keys);
+  ffn.activation = kernels::Activation::gelu_tanh;
+  add_layers(model, keys, attention, ffn);
+  constexpr std::uint32_t k_layers_27b = 62;
+  finish_gemma_layers(model, k_layers_27b);
+  RopeCurve local;
+  local.params.neox = true;
+  local.params.n_rot = model.curves[0].params.n_rot;
+  local.params.base = keys.get_positive_or("rope.freq_base_swa", 10000.0f);
+  local.factors = nullptr;
+  model.curves.push_back(local);
+  let_layers_slide(model, keys.count("attention.sliding_window", k_max_context), 6, 1);
+  return model;
+}
+
+}  // namespace sluice::model::arch
