@@ -55,10 +55,10 @@ class Sequence {
   /// Room left, in tokens.
   std::uint32_t n_free() const noexcept;
   /// Goes back to the first `n` tokens and forgets the others. Returns how many are left: `n`, or fewer where
-  /// the model does not keep what it would need to go on from there (layers that see only the last tokens),
-  /// so that the caller has to compute the rest again. What was computed since the last call, up to
-  /// k_max_rewind tokens, can always be taken back. Throws Error(invalid_argument) when there are fewer than
-  /// `n`, and from a callback of the model.
+  /// the model does not keep what it would need to go on from there (layers that see only the last tokens, or
+  /// recurrent ones), so that the caller has to compute the rest again. A pass of at most
+  /// Plan::rewind_tokens tokens can always be taken back, or a part of it. Throws Error(invalid_argument)
+  /// when there are fewer than `n`, and from a callback of the model.
   std::uint32_t rewind(std::uint32_t n);
   /// Begins this empty sequence with the first `n` tokens of another one of the same model, which were then
   /// computed once; their memory is shared until one of the two goes on in the middle of a page. Returns how

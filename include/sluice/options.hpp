@@ -27,7 +27,8 @@ enum class IoBackend { automatic, uring, pread };
 inline constexpr std::uint32_t k_max_sequences = 4096;
 inline constexpr std::uint32_t k_max_prefill_chunk = 16'384;
 inline constexpr int k_max_threads = 256;
-/// Tokens that a sequence can always take back (Sequence::rewind), whatever its model.
+/// Tokens that a sequence can always take back (Sequence::rewind), but for models with recurrent state
+/// (Plan::rewind_tokens).
 inline constexpr std::uint32_t k_max_rewind = 128;
 
 /// What takes time while a model opens, in this order; the last two are of models with experts.

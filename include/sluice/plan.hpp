@@ -43,6 +43,7 @@ struct Plan {
   std::uint32_t max_sequences = 1;
   std::uint64_t kv_tokens = 0;        ///< Tokens of all sequences together that the KV cache has room for.
   std::string kv_type;                ///< How it keeps them: "f16" or "q8_0".
+  std::uint32_t rewind_tokens = 0;    ///< Tokens of its last pass that a sequence can always take back.
   std::uint32_t prefill_chunk = 0;    ///< Rows of the largest pass.
   std::uint64_t n_units = 0;          ///< Experts of all layers.
   std::uint64_t n_cached_units = 0;   ///< Slots that keep experts between tokens.

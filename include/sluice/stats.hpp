@@ -45,6 +45,7 @@ struct Stats {
       0;                           ///< Of the process, on the swap drive now; weights there come back slowly.
   std::uint64_t pinned_bytes = 0;  ///< Now; less than planned while others need the memory.
   std::uint64_t kv_bytes = 0;
+  std::uint64_t state_bytes = 0;  ///< Of recurrent layers.
   std::uint64_t scratch_bytes = 0;
   std::uint64_t slot_bytes = 0;
   std::uint64_t ring_bytes = 0;  ///< Of always-used weights that are streamed.

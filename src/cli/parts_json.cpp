@@ -15,6 +15,7 @@ Json memory_json(const Stats& stats) {
       {"swapped_bytes", stats.swapped_bytes},
       {"pinned_bytes", stats.pinned_bytes},
       {"kv_bytes", stats.kv_bytes},
+      {"state_bytes", stats.state_bytes},
       {"scratch_bytes", stats.scratch_bytes},
       {"slot_bytes", stats.slot_bytes},
       {"ring_bytes", stats.ring_bytes},

@@ -70,6 +70,7 @@ void add_memory(Table& table, const Plan& plan, const Stats& stats) {
   table.row("pinned weights", format_bytes(stats.pinned_bytes),
             gave_way("blocks ", stats.n_blocks_released, stats.n_blocks_returned));
   table.row("KV cache", format_bytes(stats.kv_bytes), fmt::format("{} tokens", plan.n_ctx));
+  if (stats.state_bytes != 0) table.row("recurrent state", format_bytes(stats.state_bytes));
   table.row("scratch", format_bytes(stats.scratch_bytes),
             fmt::format("passes of {} tokens", plan.prefill_chunk));
   table.row("slot memory", format_bytes(stats.slot_bytes), gave_way("", stats.n_shrinks, stats.n_grows));

@@ -229,6 +229,28 @@ void CudaOps::add_gated(Rows x, Rows gate, float factor, Rows y) {
   add_elements(add_gated_kernel(), args);
 }
 
+namespace {
+
+[[noreturn]] void refuse_recurrent() {
+  base::fail(ErrorCode::unsupported,
+             "the GPU has no recurrent layers and no attention with gates yet; run on the CPU");
+}
+
+}  // namespace
+
+void CudaOps::split_heads(Rows, std::uint32_t, Rows, Rows) {
+  refuse_recurrent();
+}
+
+void CudaOps::gate(Rows, Rows) {
+  refuse_recurrent();
+}
+
+void CudaOps::delta_rule(Rows, const kernels::DeltaShape&, const kernels::DeltaWeights&, float,
+                         std::span<const kernels::DeltaRun>, Rows, Rows) {
+  refuse_recurrent();
+}
+
 void CudaOps::keep_rows(Rows x, std::span<const std::uint32_t> kept) {
   SLUICE_CHECK(kept.size() <= x.n_rows && staging_ != nullptr);
   for (std::size_t i = 0; i < kept.size(); ++i) SLUICE_CHECK(kept[i] >= i && kept[i] < x.n_rows);

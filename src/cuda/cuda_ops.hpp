@@ -56,6 +56,10 @@ class CudaOps final : public kernels::Ops {
   void store_kv(Rows k, Rows v, const kernels::KvView& view, std::uint32_t first_row) override;
   void attention(Rows q, const kernels::KvView& view, const kernels::AttentionParams& params,
                  std::uint32_t first_row, Rows out) override;
+  void split_heads(Rows both, std::uint32_t head_dim, Rows first, Rows second) override;
+  void gate(Rows x, Rows gates) override;
+  void delta_rule(Rows in, const kernels::DeltaShape& shape, const kernels::DeltaWeights& weights, float eps,
+                  std::span<const kernels::DeltaRun> runs, Rows work, Rows y) override;
   void activate(Rows gate, Rows up, kernels::Activation activation, Rows out) override;
   void add(Rows x, float factor, Rows y) override;
   void add_gated(Rows x, Rows gate, float factor, Rows y) override;

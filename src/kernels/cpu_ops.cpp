@@ -38,7 +38,10 @@ std::unique_ptr<Ops> make_cpu_ops(base::ThreadPool& pool, platform::Isa isa) {
 }
 
 CpuOps::CpuOps(base::ThreadPool& pool, Isa isa)
-    : pool_(pool), math_(vector_math(isa)), attention_math_(attention_math(isa)) {
+    : pool_(pool),
+      math_(vector_math(isa)),
+      attention_math_(attention_math(isa)),
+      delta_math_(delta_math(isa)) {
   for (const gguf::TypeTraits& traits : gguf::all_types())
     kernels_[static_cast<std::size_t>(traits.type)] = find_gemm(traits.type, isa);
 }
@@ -176,6 +179,26 @@ void CpuOps::add_gated(Rows x, Rows gate, float factor, Rows y) {
     const float weight = factor / (1.0f + std::exp(-*row_of(gate, row)));
     math_.add_weighted(row_of(x, row), 0, &weight, 1, row_of(y, row), x.n_cols);
   });
+}
+
+void CpuOps::split_heads(Rows both, std::uint32_t head_dim, Rows first, Rows second) {
+  check_same_shape(first, second);
+  SLUICE_CHECK(both.n_rows == first.n_rows && both.n_cols == 2 * first.n_cols);
+  SLUICE_CHECK(head_dim > 0 && first.n_cols % head_dim == 0);
+  const std::size_t bytes = std::size_t{head_dim} * sizeof(float);
+  for_rows(both.n_rows, k_stream_ns * both.n_cols, [&](std::uint32_t row, int) {
+    for (std::uint32_t column = 0; column < first.n_cols; column += head_dim) {
+      const float* head = row_of(both, row) + std::size_t{2} * column;
+      std::memcpy(row_of(first, row) + column, head, bytes);
+      std::memcpy(row_of(second, row) + column, head + head_dim, bytes);
+    }
+  });
+}
+
+void CpuOps::gate(Rows x, Rows gates) {
+  check_same_shape(x, gates);
+  for_rows(x.n_rows, k_exp_ns * x.n_cols,
+           [&](std::uint32_t row, int) { math_.gate(row_of(gates, row), row_of(x, row), x.n_cols); });
 }
 
 void CpuOps::keep_rows(Rows x, std::span<const std::uint32_t> kept) {

@@ -5,6 +5,7 @@
 
 #include "kernels/cpu_ops.hpp"
 #include "kernels/cpu_scratch.hpp"
+#include "kernels/delta_math.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/vector_math.hpp"
 #include "platform/memory.hpp"
@@ -12,7 +13,7 @@
 namespace sluice::kernels {
 
 /// The CPU's operation table. Its member functions are spread over cpu_ops.cpp (memory, elementwise),
-/// cpu_matmul.cpp, cpu_experts.cpp and cpu_attention.cpp.
+/// cpu_matmul.cpp, cpu_experts.cpp, cpu_attention.cpp and cpu_delta.cpp.
 ///
 /// Work is cut into chunks by estimated time, which depends on shapes and thread counts; that is harmless
 /// because every output element is computed by one kernel call whose order of additions depends on its own
@@ -46,6 +47,10 @@ class CpuOps final : public Ops {
   void store_kv(Rows k, Rows v, const KvView& view, std::uint32_t first_row) override;
   void attention(Rows q, const KvView& view, const AttentionParams& params, std::uint32_t first_row,
                  Rows out) override;
+  void split_heads(Rows both, std::uint32_t head_dim, Rows first, Rows second) override;
+  void gate(Rows x, Rows gates) override;
+  void delta_rule(Rows in, const DeltaShape& shape, const DeltaWeights& weights, float eps,
+                  std::span<const DeltaRun> runs, Rows work, Rows y) override;
   void activate(Rows gate, Rows up, Activation activation, Rows out) override;
   void add(Rows x, float factor, Rows y) override;
   void add_gated(Rows x, Rows gate, float factor, Rows y) override;
@@ -126,6 +131,13 @@ class CpuOps final : public Ops {
   void attend_tile(const AttentionPass& pass, std::size_t unit, int thread);
   void attend_in_waves(const AttentionPass& pass, double total_ns);
 
+  /// Convolution, lengths and gates of one row, and its entry in the log.
+  void prepare_delta_row(Rows in, const DeltaShape& shape, const DeltaWeights& weights, float eps,
+                         const DeltaRun& run, std::uint32_t row, float* out) noexcept;
+  /// Takes block `unit` of columns, counted through all value heads, through the rows of a run.
+  void advance_delta(const DeltaShape& shape, const DeltaRun& run, Rows work, std::size_t unit,
+                     Rows y) noexcept;
+
   struct Curve {
     std::uint32_t n_rot = 0;
     bool neox = false;
@@ -149,6 +161,7 @@ class CpuOps final : public Ops {
   base::ThreadPool& pool_;
   const VectorMath& math_;
   const AttentionMath& attention_math_;
+  const DeltaMath& delta_math_;
   std::array<GemmKernel, gguf::k_type_ids> kernels_{};  ///< By type id.
   std::vector<platform::MappedRegion> regions_;
   platform::MappedRegion scratch_;

@@ -18,11 +18,12 @@
 
 namespace sluice::kernels {
 
-// What vector_math.cpp and attention_math.cpp define once for each of their targets.
+// What vector_math.cpp, attention_math.cpp and delta_math.cpp define once for each of their targets.
 #define SLUICE_ISA(name, below, family, target)      \
   namespace N_##target {                             \
     const VectorMath& vector_table() noexcept;       \
     const AttentionMath& attention_table() noexcept; \
+    const DeltaMath& delta_table() noexcept;         \
   }
 #include "platform/isas.def"
 
@@ -30,15 +31,20 @@ namespace sluice::kernels {
 namespace N_SCALAR {
 const VectorMath& vector_table() noexcept;
 const AttentionMath& attention_table() noexcept;
+const DeltaMath& delta_table() noexcept;
 }  // namespace N_SCALAR
 #endif
 
 namespace {
 
 constexpr IsaTraits k_isas[] = {
-#define SLUICE_ISA(name, below, family, target)                                               \
-  {Isa::name, Isa::below, SLUICE_GEMM_##family(name), SLUICE_##target##_TARGET(vector_table), \
-   SLUICE_##target##_TARGET(attention_table)},
+#define SLUICE_ISA(name, below, family, target) \
+  {Isa::name,                                   \
+   Isa::below,                                  \
+   SLUICE_GEMM_##family(name),                  \
+   SLUICE_##target##_TARGET(vector_table),      \
+   SLUICE_##target##_TARGET(attention_table),   \
+   SLUICE_##target##_TARGET(delta_table)},
 #include "platform/isas.def"
 };
 
@@ -67,6 +73,10 @@ const VectorMath& vector_math(Isa isa) noexcept {
 
 const AttentionMath& attention_math(Isa isa) noexcept {
   return serving(std::span<const IsaTraits>(k_isas), isa, &IsaTraits::attention_math)();
+}
+
+const DeltaMath& delta_math(Isa isa) noexcept {
+  return serving(std::span<const IsaTraits>(k_isas), isa, &IsaTraits::delta_math)();
 }
 
 }  // namespace sluice::kernels

@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "kernels/delta_math.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/vector_math.hpp"
 
@@ -15,6 +16,7 @@ struct IsaTraits {
       nullptr;  ///< Its kernel; gemm == nullptr: none for this type.
   const VectorMath& (*vector_math)() noexcept = nullptr;
   const AttentionMath& (*attention_math)() noexcept = nullptr;
+  const DeltaMath& (*delta_math)() noexcept = nullptr;
 };
 
 /// One entry for each set of platform/isas.def, in its order.

@@ -52,11 +52,21 @@ constexpr std::size_t k_max_kv_groups = 4;
 /// Stands for a page that lies wholly before its group's window and is not there any more.
 constexpr std::uint32_t k_no_page = 0xffff'ffff;
 
-/// The pages of one sequence.
+/// Where a pass finds the recurrent state of one sequence and where it leaves it; layers know their places.
+struct StateSlots {
+  const std::byte* from = nullptr;  ///< Null: all zero. May be `to`.
+  std::byte* to = nullptr;          ///< Null in models without.
+  /// Of the rows that make the state, so that they can be taken back; null: not kept.
+  std::byte* log = nullptr;
+  std::uint32_t log_row = 0;  ///< The first row of the log that the pass writes.
+};
+
+/// The memory of one sequence.
 struct SequenceView {
   /// For each group: pages[group][p / page_tokens] is the page of position p. What no row of the pass sees
   /// may be k_no_page.
   std::array<std::span<const std::uint32_t>, k_max_kv_groups> pages{};
+  StateSlots state;
 };
 
 /// The memory of a group: page i starts at base + i * page_bytes.

@@ -6,6 +6,7 @@
 
 #include "base/ticket.hpp"
 #include "gguf/types.hpp"
+#include "kernels/delta.hpp"
 #include "kernels/kv.hpp"
 
 namespace sluice::kernels {
@@ -232,6 +233,17 @@ class Ops : public base::TicketSource {
   /// are not read.
   virtual void attention(Rows q, const KvView& view, const AttentionParams& params, std::uint32_t first_row,
                          Rows out) = 0;
+  /// Rows of `both` hold two parts of head_dim for each head side by side; they become rows of the first
+  /// parts and rows of the second.
+  virtual void split_heads(Rows both, std::uint32_t head_dim, Rows first, Rows second) = 0;
+  /// x *= sigmoid(gates).
+  virtual void gate(Rows x, Rows gates) = 0;
+  /// The gated delta rule (delta.hpp) over projected rows `in` [n_columns]: y [v_dim], which may be without
+  /// data when only the states are wanted. The runs are all rows, one behind the other. eps: the least length
+  /// that a key or query is divided by. `work` is as large as `in`. Rows pass through one by one however many
+  /// there are, so that runs may be cut anywhere without changing a bit.
+  virtual void delta_rule(Rows in, const DeltaShape& shape, const DeltaWeights& weights, float eps,
+                          std::span<const DeltaRun> runs, Rows work, Rows y) = 0;
   /// out may be gate or up.
   virtual void activate(Rows gate, Rows up, Activation activation, Rows out) = 0;
   /// y += factor * x.

@@ -122,6 +122,20 @@ void softcap(float* x, float cap, std::size_t n) noexcept {
   for (; i < n; ++i) softcap_step(Single(), x + i, cap);
 }
 
+template <class D>
+HWY_INLINE void gate_step(D d, const float* gate, float* x) {
+  const auto below = hn::Add(hn::Set(d, 1.0f), exponential(d, hn::Neg(hn::LoadU(d, gate))));
+  hn::StoreU(hn::Div(hn::LoadU(d, x), below), d, x);
+}
+
+void gate(const float* gates, float* x, std::size_t n) noexcept {
+  const Whole d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) gate_step(d, gates + i, x + i);
+  for (; i < n; ++i) gate_step(Single(), gates + i, x + i);
+}
+
 void add(const float* x, float* y, std::size_t n) noexcept {
   const Whole d;
   const std::size_t lanes = hn::Lanes(d);
@@ -208,9 +222,10 @@ void to_f16(const float* x, std::uint16_t* y, std::size_t n) noexcept {
 
 const VectorMath& vector_table() noexcept {
   static constexpr VectorMath table{
-      sum_squares, scale,        {activate<Silu>, activate<GeluTanh>, activate<SwigluOai>},
-      add,         add_weighted, softcap,
-      exp_minus,   rotate,       to_f16};
+      sum_squares, scale,     {activate<Silu>, activate<GeluTanh>, activate<SwigluOai>},
+      gate,        add,       add_weighted,
+      softcap,     exp_minus, rotate,
+      to_f16};
   return table;
 }
 

@@ -18,6 +18,8 @@ struct VectorMath {
   /// By Activation: out = that of gate and up (out may be gate or up). With silu: gate / (1 + exp(-gate)) *
   /// up.
   void (*activate[3])(const float* gate, const float* up, float* out, std::size_t n) noexcept;
+  /// x /= 1 + exp(-gate).
+  void (*gate)(const float* gate, float* x, std::size_t n) noexcept;
   /// y += x.
   void (*add)(const float* x, float* y, std::size_t n) noexcept;
   /// y += weights[0] * x[0] + weights[1] * x[1] + ..., x[i] = x + i * stride, summed in that order.

@@ -238,4 +238,47 @@ void add_mixed_layers(ModelSpec& model, Keys& keys, const MixerSpec& mixer, cons
   }
 }
 
+DeltaSpec read_delta(Keys& keys) {
+  DeltaSpec delta;
+  kernels::DeltaShape& shape = delta.shape;
+  shape.n_k_heads = keys.require("ssm.group_count", k_max_heads);
+  shape.n_v_heads = keys.require("ssm.time_step_rank", k_max_heads);
+  shape.head_dim = keys.require("ssm.state_size", k_max_head_dim);
+  shape.n_taps = keys.require("ssm.conv_kernel", kernels::k_max_taps);
+  const std::uint32_t inner = keys.require("ssm.inner_size", k_max_width);
+  if (shape.n_v_heads % shape.n_k_heads != 0 || inner != shape.v_dim()) {
+    base::fail(ErrorCode::invalid_file,
+               "{}: {} key heads and {} value heads of {} do not make a width of {} ({}); the sizes of the "
+               "recurrent layers are inconsistent",
+               keys.file(), shape.n_k_heads, shape.n_v_heads, shape.head_dim, inner,
+               keys.full("ssm.inner_size"));
+  }
+  if (shape.head_dim % kernels::k_delta_columns != 0 || shape.n_taps < 2) {
+    base::fail(ErrorCode::unsupported, "{}: {} is {} and {} is {}; expected a multiple of {} and at least 2",
+               keys.file(), keys.full("ssm.state_size"), shape.head_dim, keys.full("ssm.conv_kernel"),
+               shape.n_taps, kernels::k_delta_columns);
+  }
+  return delta;
+}
+
+void add_hybrid_layers(ModelSpec& model, Keys& keys, const DeltaSpec& delta, const ChannelSpec& channel) {
+  AttentionSpec attention = read_attention(keys);
+  attention.qk_norm = AttentionSpec::QkNorm::per_head;
+  attention.out_gate = true;
+  if (attention.k_head_dim != attention.v_head_dim) {
+    base::fail(ErrorCode::invalid_file,
+               "{}: keys of a head have {} elements and values {}; with gates they are equal", keys.file(),
+               attention.k_head_dim, attention.v_head_dim);
+  }
+  // How the places of a picture's tokens rotate; in text all three are the position.
+  keys.ignore("rope.dimension_sections");
+  add_layers(model, keys, attention, channel);
+  constexpr std::uint32_t k_usual_interval = 4;
+  const std::uint32_t interval = keys.get_or("full_attention_interval", k_usual_interval, k_max_layers);
+  for (std::uint32_t i = 0; i < model.n_layers(); ++i) {
+    model.layers[i].channel_norm = "post_attention_norm";
+    if ((i + 1) % interval != 0) model.layers[i].mixer = delta;
+  }
+}
+
 }  // namespace sluice::model::arch

@@ -49,4 +49,10 @@ void let_layers_slide(ModelSpec& model, std::uint32_t window, std::uint32_t peri
 /// number of layers, scales scores by the width that a head would have if all heads shared the row.
 void finish_gemma_layers(ModelSpec& model, std::uint32_t n_layers_of_largest);
 
+/// Heads and state of a gated delta net ("ssm.").
+DeltaSpec read_delta(Keys& keys);
+
+/// Of each "full_attention_interval" layers the last has attention with gates, the others the delta rule.
+void add_hybrid_layers(ModelSpec& model, Keys& keys, const DeltaSpec& delta, const ChannelSpec& channel);
+
 }  // namespace sluice::model::arch

@@ -27,6 +27,24 @@ struct Needs {
   void hidden(std::uint32_t n_cols) noexcept { widest_hidden = std::max(widest_hidden, n_cols); }
 };
 
+/// What a block keeps of each sequence beside the KV cache.
+struct StateNeed {
+  std::uint64_t bytes = 0;          ///< Its state.
+  std::uint64_t log_row_bytes = 0;  ///< What makes it from row to row.
+};
+
+/// A state to be computed again from the rows of a log.
+struct Replay {
+  kernels::Ops& ops;
+  Arena& arena;
+  const std::byte* from;  ///< The state before the first of them; null: all zero.
+  std::byte* to;          ///< May be `from`.
+  const std::byte* log;   ///< [n_rows, log_row_bytes]
+  std::uint32_t n_rows;
+  std::uint32_t max_rows;  ///< That the arena has room for at once.
+  float norm_eps;
+};
+
 /// A mixer or a channel of a layer: what the residual loop, the binder and the plan know of it.
 class Block {
  public:
@@ -40,6 +58,9 @@ class Block {
   /// Look-ahead: asks for the units that the block would want if `x` were its input. Most blocks have none.
   virtual void guess(Pass& /*pass*/, kernels::Rows /*x*/) {}
   virtual bool has_units() const noexcept { return false; }
+  virtual StateNeed state() const noexcept { return {}; }
+  /// For blocks with state.
+  virtual void replay(const Replay& /*replay*/) {}
 };
 
 }  // namespace sluice::model

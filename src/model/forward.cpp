@@ -127,8 +127,9 @@ std::vector<SequenceFailure> Forward::run(const PassRows& rows, const std::atomi
   n_tokens_done_ += n_rows;
   const ArenaScope scope(arena_);
   LiveRows live(arena_, rows);
-  Pass pass{ops_,   weights_,       arena_,     cache_,       units_,        kv_,          live,
-            cancel, n_tokens_done_, busy_hook_, routing_log_, spec.norm_eps, looks_ahead_, weight_bytes_};
+  Pass pass{ops_,       weights_,       arena_,        cache_,       units_,
+            kv_,        graph_.state(), live,          cancel,       n_tokens_done_,
+            busy_hook_, routing_log_,   spec.norm_eps, looks_ahead_, weight_bytes_};
   pass.check_cancel();
   weight_bytes_ += always_bytes_ + n_rows * token_embd_.row_bytes;
   if (!rows.logits_rows.empty()) weight_bytes_ += output_.row_bytes * output_.n_out;
@@ -140,6 +141,19 @@ std::vector<SequenceFailure> Forward::run(const PassRows& rows, const std::atomi
   embed(rows.tokens, pass.x);
   if (run_layers(pass, h, part)) output(pass, h, receiver);
   return std::move(live.failures());
+}
+
+void Forward::replay(const kernels::StateSlots& slots, std::uint32_t n_rows) {
+  SLUICE_CHECK(n_rows >= 1 && n_rows <= k_state_log_rows && slots.log != nullptr);
+  const StateLayout& state = graph_.state();
+  for (std::size_t i = 0; i < state.views.size(); ++i) {
+    const StateView& view = state.views[i];
+    if (view.log_row_bytes == 0) continue;
+    graph_.layers()[i].mixer->replay(
+        {ops_, arena_, slots.from == nullptr ? nullptr : slots.from + view.slot_offset,
+         slots.to + view.slot_offset, slots.log + view.log_offset + slots.log_row * view.log_row_bytes,
+         n_rows, max_rows_, graph_.spec().norm_eps});
+  }
 }
 
 bool Forward::cut_failed(Pass& pass) {

@@ -53,6 +53,11 @@ class Forward {
   std::vector<SequenceFailure> run(const PassRows& rows, const std::atomic<bool>* cancel,
                                    LogitsReceiver receiver);
 
+  /// Computes the recurrent state again: `to` becomes what it was behind the first n_rows rows of the log,
+  /// from log_row on, of which `from` is the state before. The same bits as in the pass that wrote the log.
+  /// Not while a pass runs.
+  void replay(const kernels::StateSlots& slots, std::uint32_t n_rows);
+
   /// From now on each pass appends the ids its routers chose to `log`, [expert layers, rows, used], rows of a
   /// layer together. The caller empties and owns it. Null ends it.
   void log_routing(std::vector<std::uint16_t>* log) noexcept { routing_log_ = log; }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "model/blocks/attention.hpp"
+#include "model/blocks/delta.hpp"
 #include "model/blocks/ffn.hpp"
 #include "model/blocks/mla.hpp"
 #include "model/blocks/moe.hpp"
@@ -14,6 +15,7 @@ namespace {
 
 std::unique_ptr<Block> make_mixer(const MixerSpec& spec, std::uint32_t n_embd) {
   if (const auto* mla = std::get_if<MlaSpec>(&spec)) return std::make_unique<MlaBlock>(*mla, n_embd);
+  if (const auto* delta = std::get_if<DeltaSpec>(&spec)) return std::make_unique<DeltaBlock>(*delta, n_embd);
   return std::make_unique<AttentionBlock>(std::get<AttentionSpec>(spec), n_embd);
 }
 
@@ -25,6 +27,10 @@ KvLayer kept_by(const MlaSpec& mla) {
   layer.shape.v_in_k = true;
   layer.products = std::uint64_t{mla.n_heads} * (mla.kept_dim() + mla.kv_rank);
   return layer;
+}
+
+KvLayer kept_by(const DeltaSpec&) {
+  return {};
 }
 
 KvLayer kept_by(const AttentionSpec& attention) {
@@ -64,6 +70,9 @@ Graph::Graph(ModelSpec spec) : rope_factors(spec.curves.size()), spec_(std::move
     made.next_units = next_units;
     if (made.channel->has_units()) next_units = static_cast<int>(i - 1);
   }
+  std::vector<StateNeed> states;
+  for (const Layer& layer : layers_) states.push_back(layer.mixer->state());
+  state_ = plan_state(states);
 }
 
 Declaration Graph::declare() {

@@ -6,6 +6,7 @@
 #include "model/block.hpp"
 #include "model/kv_layout.hpp"
 #include "model/spec.hpp"
+#include "model/state_layout.hpp"
 #include "model/tensors.hpp"
 
 namespace sluice::model {
@@ -34,6 +35,7 @@ class Graph {
 
   /// What each layer keeps in the KV cache.
   std::vector<KvLayer> kv_layers() const;
+  const StateLayout& state() const noexcept { return state_; }
 
   kernels::Weight token_embd, output;  ///< `output` is empty when the embedding takes its place.
   const float *output_norm = nullptr, *output_scale = nullptr;
@@ -45,6 +47,7 @@ class Graph {
  private:
   ModelSpec spec_;
   std::vector<Layer> layers_;
+  StateLayout state_;
 };
 
 /// Whether a part of a layer is normalised before it is added.

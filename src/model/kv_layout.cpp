@@ -24,6 +24,10 @@ void check_blocks(const kernels::KvShape& shape, std::size_t layer_idx) {
 KvLayout plan_kv(std::span<const KvLayer> layers) {
   KvLayout layout;
   for (const KvLayer& layer : layers) {
+    if (layer.shape.n_kv_heads == 0) {
+      layout.views.push_back({layer.shape, 0, 0});
+      continue;
+    }
     check_blocks(layer.shape, layout.views.size());
     auto group = std::find_if(layout.groups.begin(), layout.groups.end(),
                               [&](const KvGroup& known) { return known.window == layer.window; });

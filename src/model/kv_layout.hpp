@@ -8,7 +8,7 @@
 
 namespace sluice::model {
 
-/// What one layer keeps in the KV cache.
+/// What one layer keeps in the KV cache; without KV heads: nothing.
 struct KvLayer {
   kernels::KvShape shape;
   std::uint32_t window = 0;    ///< It sees only so many of the last positions; 0: all.

@@ -11,6 +11,7 @@
 #include "model/block.hpp"
 #include "model/kv_layout.hpp"
 #include "model/live_rows.hpp"
+#include "model/state_layout.hpp"
 #include "model/weights.hpp"
 #include "residency/unit_cache.hpp"
 #include "residency/unit_map.hpp"
@@ -25,6 +26,7 @@ struct Pass {
   residency::UnitCache* cache;  ///< Null for dense models.
   const residency::UnitMap& units;
   const KvLayout& kv;
+  const StateLayout& state;
   LiveRows& rows;
   const std::atomic<bool>* cancel;
   std::uint64_t now;  ///< The cache policy's clock, in tokens.

@@ -39,8 +39,11 @@ struct AttentionSpec {
   enum class Projection : std::uint8_t { split, fused } projection = Projection::split;
   /// Norm of queries and keys: of each head, the same without a gain, or of all heads together.
   enum class QkNorm : std::uint8_t { none, per_head, gainless, whole_row } qk_norm = QkNorm::none;
-  bool needs_qk_norm = true;    ///< Otherwise the norms are used when the file has them.
-  bool norms_rotated = false;   ///< The norms come after the rotation.
+  bool needs_qk_norm = true;   ///< Otherwise the norms are used when the file has them.
+  bool norms_rotated = false;  ///< The norms come after the rotation.
+  /// The query matrix makes a query and a gate for each head; the logistic function of the gates scales the
+  /// output of the heads, whose keys are as wide as their values.
+  bool out_gate = false;
   bool needs_qkv_bias = false;  ///< Otherwise biases are used when the file has them.
 
   std::uint32_t q_dim() const noexcept { return n_heads * k_head_dim; }
@@ -68,6 +71,12 @@ struct MlaSpec {
   std::uint32_t out_dim() const noexcept { return n_heads * v_head_dim; }
 };
 
+/// The gated delta rule: linear attention with a state of fixed size.
+struct DeltaSpec {
+  kernels::DeltaShape shape;
+  bool joint_gates = false;  ///< One matrix makes beta and alpha, not one each.
+};
+
 /// down(activation(gate(x), up(x))).
 struct FfnSpec {
   std::uint32_t width = 0;
@@ -88,7 +97,7 @@ struct MoeSpec {
   bool shared_gate = false;  ///< The shared expert's result is scaled by a logistic function of the input.
 };
 
-using MixerSpec = std::variant<AttentionSpec, MlaSpec>;
+using MixerSpec = std::variant<AttentionSpec, MlaSpec, DeltaSpec>;
 using ChannelSpec = std::variant<FfnSpec, MoeSpec>;
 
 /// x += residual_scale * mixer(norm(x)), then x += residual_scale * channel(norm(x)). With a norm behind a

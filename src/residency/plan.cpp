@@ -73,11 +73,11 @@ std::uint64_t block_bytes(const ModelFacts& model) {
 struct Fixed {
   std::uint64_t process = 0;
   std::uint64_t draft = 0, others = 0;  ///< The draft and other open models.
-  std::uint64_t pinned = 0, alignment = 0, kv = 0, ring = 0;
+  std::uint64_t pinned = 0, alignment = 0, kv = 0, state = 0, ring = 0;
   Transit transit;
   std::uint64_t scratch = 0;  ///< 0 until passes have their size.
   std::uint64_t total() const {
-    return process + draft + others + pinned + alignment + kv + ring + transit.bytes() + scratch;
+    return process + draft + others + pinned + alignment + kv + state + ring + transit.bytes() + scratch;
   }
 };
 
@@ -90,6 +90,7 @@ Fixed fixed_parts(const ModelFacts& model, const MachineFacts& machine, const Op
   fixed.pinned = pinned_total(model);
   fixed.alignment = model.alignment_bytes;
   fixed.kv = pages_bytes(model, options, n_ctx, n_rows);
+  fixed.state = model.state_bytes * options.max_sequences;
   fixed.transit = transit_slots(model);
   if (level.embedding_on_drive || level.streams_blocks) fixed.alignment += model.split_bytes;
   if (level.embedding_on_drive) fixed.pinned -= model.embedding_bytes;
@@ -151,14 +152,15 @@ std::string part_text(const char* what, std::uint64_t bytes) {
       ErrorCode::budget,
       "the memory budget of {} ({}) is too small: this model needs at least {} ({} bytes) with a context of "
       "{} tokens "
-      "(process and vocabulary {}, {}{}weights that must stay {}, KV cache {}, scratch {}, {} expert slots "
+      "(process and vocabulary {}, {}{}weights that must stay {}, KV cache {}, {}scratch {}, {} expert slots "
       "{}, "
       "ring of streamed weights {}). Give --memory {}M or more{}",
       format_bytes(budget), source, format_bytes(floor), floor, n_ctx, format_bytes(fixed.process),
       part_text("draft model", fixed.draft), part_text("other open models", fixed.others),
-      format_bytes(fixed.pinned + fixed.alignment), format_bytes(fixed.kv), format_bytes(scratch),
-      fixed.transit.n_slots, format_bytes(fixed.transit.bytes()), format_bytes(fixed.ring),
-      (floor + base::k_mib - 1) / base::k_mib, n_ctx > k_min_auto_ctx ? ", or a smaller --ctx" : "");
+      format_bytes(fixed.pinned + fixed.alignment), format_bytes(fixed.kv),
+      part_text("recurrent state", fixed.state), format_bytes(scratch), fixed.transit.n_slots,
+      format_bytes(fixed.transit.bytes()), format_bytes(fixed.ring), (floor + base::k_mib - 1) / base::k_mib,
+      n_ctx > k_min_auto_ctx ? ", or a smaller --ctx" : "");
 }
 
 std::uint32_t choose_chunk(const ModelFacts& model, const OpenOptions& options, std::uint32_t n_ctx,
@@ -370,6 +372,7 @@ Placement make_plan(const ModelFacts& model, const MachineFacts& machine, const 
   const KvDemand demand = kv_demand(options, n_ctx, chunk);
   plan.kv_tokens = demand.n_tokens;
   plan.kv_type = model.kv_type;
+  plan.rewind_tokens = model.rewind_tokens;
   for (const KvGroupFacts& group : model.kv_groups)
     placement.kv_pages.push_back(static_cast<std::uint32_t>(kv_pages(group, model.kv_page_tokens, demand)));
   plan.prefill_chunk = chunk;
@@ -377,8 +380,8 @@ Placement make_plan(const ModelFacts& model, const MachineFacts& machine, const 
   plan.resident_from_bytes = fixed_parts(model, machine, options, n_ctx, full_chunk, {}).total() -
                              transit_slots(model).bytes() + all_slots + model.scratch_bytes(full_chunk);
   describe_plan(model,
-                {fixed.process, fixed.draft, fixed.others, fixed.alignment, fixed.kv, fixed.scratch,
-                 fixed.ring, fixed.transit.bytes()},
+                {fixed.process, fixed.draft, fixed.others, fixed.alignment, fixed.kv, fixed.state,
+                 fixed.scratch, fixed.ring, fixed.transit.bytes()},
                 placement);
   return placement;
 }

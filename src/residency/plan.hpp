@@ -37,7 +37,9 @@ struct ModelFacts {
   std::uint64_t split_bytes = 0;  ///< What read windows add at most when parts of pinned_bytes are left out.
   std::vector<KvGroupFacts> kv_groups;
   std::uint32_t kv_page_tokens = 1;
-  std::string kv_type = "f16";  ///< For people.
+  std::string kv_type = "f16";                 ///< For people.
+  std::uint64_t state_bytes = 0;               ///< Of a sequence, beside its KV cache, whatever its length.
+  std::uint32_t rewind_tokens = k_max_rewind;  ///< See Plan.
   std::uint32_t n_ctx_train = 0;
   /// What the runtime allocates by itself after the plan is made: lists of units, candidates of a sampler.
   std::uint64_t bookkeeping_bytes = 0;

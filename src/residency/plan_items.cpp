@@ -84,6 +84,11 @@ void add_work(const PlanParts& parts, Plan& plan) {
            ? fmt::format("{} tokens of {} sequences, {}", plan.kv_tokens, plan.max_sequences, plan.kv_type)
            : fmt::format("{} tokens x {} sequence{}, {}", plan.n_ctx, plan.max_sequences,
                          plan.max_sequences == 1 ? "" : "s", plan.kv_type)});
+  if (parts.state != 0) {
+    plan.items.push_back({"recurrent state", parts.state, "ram: pinned",
+                          fmt::format("of {} sequence{}, and what takes tokens back", plan.max_sequences,
+                                      plan.max_sequences == 1 ? "" : "s")});
+  }
   plan.items.push_back(
       {"scratch", parts.scratch, "ram", fmt::format("passes of up to {} rows", plan.prefill_chunk)});
 }

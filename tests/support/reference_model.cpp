@@ -11,6 +11,7 @@
 
 #include "gguf/reader.hpp"
 #include "kernels/quant.hpp"
+#include "support/reference_delta.hpp"
 #include "support/test_data.hpp"
 #include "support/tiny_gguf.hpp"
 
@@ -78,7 +79,10 @@ constexpr Meaning k_meanings[] = {
     {"qwen2", false},
     {"qwen2moe", false, false},
     {"qwen3", false},
+    {"qwen35", false},
+    {"qwen35moe", false},
     {"qwen3moe", false},
+    {"qwen3next", false},
     {"seed_oss", false},
 };
 
@@ -201,11 +205,20 @@ class Reference {
   Vector experts(std::uint64_t layer, const Vector& x) const;
   Vector channel(std::uint64_t layer, const Vector& x) const;
   struct Projected {
-    Vector q, k, v;
+    Vector q, k, v, gate;  ///< Of attention without gates the last is empty.
   };
   Projected project(std::uint64_t layer, const Vector& x, std::size_t position) const;
   Projected project_latent(std::uint64_t layer, const Vector& x, std::size_t position) const;
   double score_scale(std::size_t k_dim) const;
+  /// The query matrix makes a query and a gate for each head, side by side.
+  void split_gates(Projected& to) const {
+    Vector q;
+    for (std::size_t i = 0; i < to.q.size(); ++i) (i / head_dim() % 2 == 0 ? q : to.gate).push_back(to.q[i]);
+    to.q = q;
+  }
+  /// What the attention half of a layer, or what stands for it, adds to each position of the stream.
+  std::vector<Vector> attention(std::uint64_t layer, const std::vector<Vector>& stream) const;
+  std::vector<Vector> delta_net(std::uint64_t layer, const std::vector<Vector>& stream) const;
   Vector attend(std::uint64_t layer, const Vector& q, const std::vector<Vector>& keys,
                 const std::vector<Vector>& values) const;
   std::size_t n_heads() const { return fact("attention.head_count", 0); }
@@ -356,13 +369,14 @@ Reference::Projected Reference::project(std::uint64_t layer, const Vector& x, st
     add_bias(name("attn_qkv", "bias"), all);
     const auto k = all.begin() + static_cast<std::ptrdiff_t>(n_heads() * head_dim());
     const auto v = k + static_cast<std::ptrdiff_t>(n_kv_heads() * head_dim());
-    to = {{all.begin(), k}, {k, v}, {v, all.end()}};
+    to = {{all.begin(), k}, {k, v}, {v, all.end()}, {}};
   } else {
-    to = {product(name("attn_q"), x), product(name("attn_k"), x), product(name("attn_v"), x)};
+    to = {product(name("attn_q"), x), product(name("attn_k"), x), product(name("attn_v"), x), {}};
     add_bias(name("attn_q", "bias"), to.q);
     add_bias(name("attn_k", "bias"), to.k);
     add_bias(name("attn_v", "bias"), to.v);
   }
+  if (to.q.size() == 2 * n_heads() * head_dim()) split_gates(to);
   const std::uint64_t step = meaning_.whole_step;
   const auto normalize = [&] {
     const bool has_gain = has(name("attn_q_norm"));
@@ -459,6 +473,65 @@ Vector Reference::attend(std::uint64_t layer, const Vector& q, const std::vector
   return attended;
 }
 
+std::vector<Vector> Reference::attention(std::uint64_t layer, const std::vector<Vector>& stream) const {
+  const auto name = [&](const char* part, const char* suffix = "weight") {
+    return fmt::format("blk.{}.{}.{}", layer, part, suffix);
+  };
+  std::vector<Vector> keys, values, result;
+  for (std::size_t position = 0; position < stream.size(); ++position) {
+    const Vector x = norm(stream[position], name("attn_norm"));
+    const Projected now = fact("attention.kv_lora_rank", 0) != 0 ? project_latent(layer, x, position)
+                                                                 : project(layer, x, position);
+    keys.push_back(now.k);
+    values.push_back(now.v);
+    Vector heads = attend(layer, now.q, keys, values);
+    for (std::size_t i = 0; i < now.gate.size(); ++i) heads[i] *= logistic(now.gate[i]);
+    result.push_back(product(name("attn_output"), heads));
+    add_bias(name("attn_output", "bias"), result.back());
+  }
+  return result;
+}
+
+/// A gated delta net (Yang et al. 2024).
+std::vector<Vector> Reference::delta_net(std::uint64_t layer, const std::vector<Vector>& stream) const {
+  const auto name = [&](const char* part) { return fmt::format("blk.{}.{}", layer, part); };
+  ReferenceDelta delta;
+  delta.n_k_heads = fact("ssm.group_count", 0);
+  delta.n_v_heads = fact("ssm.time_step_rank", 0);
+  delta.head_dim = fact("ssm.state_size", 0);
+  delta.is_grouped = has(name("ssm_ba.weight"));
+  delta.convolution =
+      rows(name("ssm_conv1d.weight"), 0, (2 * delta.n_k_heads + delta.n_v_heads) * delta.head_dim);
+  delta.dt_bias = vector(name("ssm_dt.bias"));
+  delta.a = vector(name("ssm_a"));
+  delta.least_length = number("attention.layer_norm_rms_epsilon", 1e-5);
+  std::vector<ReferenceDelta::Row> projected;
+  std::vector<Vector> z;
+  for (const Vector& x : stream) {
+    const Vector normed = norm(x, name("attn_norm.weight"));
+    z.push_back(product(name("attn_gate.weight"), normed));
+    auto& row = projected.emplace_back();
+    row.qkv = product(name("attn_qkv.weight"), normed);
+    if (!delta.is_grouped) {
+      row.beta = product(name("ssm_beta.weight"), normed);
+      row.alpha = product(name("ssm_alpha.weight"), normed);
+      continue;
+    }
+    const Vector both = product(name("ssm_ba.weight"), normed);
+    const std::size_t n_each = delta.n_v_heads / delta.n_k_heads;
+    for (std::size_t i = 0; i < both.size(); ++i)
+      (i / n_each % 2 == 0 ? row.beta : row.alpha).push_back(both[i]);
+  }
+  std::vector<Vector> result = delta.run(projected);
+  for (std::size_t position = 0; position < result.size(); ++position) {
+    Vector& y = result[position];
+    norm_heads(y, vector(name("ssm_norm.weight")));
+    for (std::size_t i = 0; i < y.size(); ++i) y[i] *= z[position][i] * logistic(z[position][i]);
+    y = product(name("ssm_out.weight"), y);
+  }
+  return result;
+}
+
 std::vector<Vector> Reference::run(const std::vector<std::int32_t>& tokens) {
   std::vector<Vector> stream;
   for (const std::int32_t token : tokens) {
@@ -472,18 +545,13 @@ std::vector<Vector> Reference::run(const std::vector<std::int32_t>& tokens) {
     const auto name = [&](const char* part, const char* suffix = "weight") {
       return fmt::format("blk.{}.{}.{}", layer, part, suffix);
     };
-    std::vector<Vector> keys, values;
+    const bool is_recurrent = has(fmt::format("blk.{}.ssm_a", layer));
+    std::vector<Vector> mixed = is_recurrent ? delta_net(layer, stream) : attention(layer, stream);
     for (std::size_t position = 0; position < tokens.size(); ++position) {
-      const Vector x = norm(stream[position], name("attn_norm"));
-      const Projected now = fact("attention.kv_lora_rank", 0) != 0 ? project_latent(layer, x, position)
-                                                                   : project(layer, x, position);
-      keys.push_back(now.k);
-      values.push_back(now.v);
-      Vector out = product(name("attn_output"), attend(layer, now.q, keys, values));
-      add_bias(name("attn_output", "bias"), out);
       if (has(name("ffn_norm")) && has(name("post_attention_norm")))
-        out = norm(out, name("post_attention_norm"));
-      for (std::size_t i = 0; i < out.size(); ++i) stream[position][i] += residual_scale * out[i];
+        mixed[position] = norm(mixed[position], name("post_attention_norm"));
+      for (std::size_t i = 0; i < stream[position].size(); ++i)
+        stream[position][i] += residual_scale * mixed[position][i];
     }
     const std::string channel_norm = name(has(name("ffn_norm")) ? "ffn_norm" : "post_attention_norm");
     for (Vector& x : stream) {

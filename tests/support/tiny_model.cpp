@@ -52,7 +52,8 @@ class TensorMaker final : public model::TensorVisitor {
     if (!is_wanted(name, need)) return;
     if (role == Role::norm) return add_vector(full(name), n, 1.0f, 0.1f);
     if (role == Role::rope_table) return add_vector(full(name), n, 2.0f, 0.25f);
-    add_vector(full(name), n, 0.0f, 0.3f);
+    // The recurrent state decays.
+    add_vector(full(name), n, name == "ssm_a" ? -1.5f : 0.0f, 0.3f);
   }
   void vectors(const float*&, Role, std::string_view name, std::uint32_t n,
                std::uint32_t n_vectors) override {
@@ -233,6 +234,19 @@ void fill_own_keys(gguf::Metadata& metadata, const TinyModel& model) {
     set("rope.scaling.attn_factor", float_value(1.25));
   } else if (model.architecture == "qwen2moe") {
     set("expert_shared_feed_forward_length", uint_value(2 * model.n_ff));
+  } else if (model.architecture.starts_with("qwen35") || model.architecture == "qwen3next") {
+    if (model.n_experts != 0) set("expert_shared_feed_forward_length", uint_value(2 * model.n_ff));
+    if (model.architecture == "qwen35moe") {
+      // Behind the others a layer that is not run.
+      set("block_count", uint_value(model.n_layers + 1));
+      set("nextn_predict_layers", uint_value(1));
+    }
+    set("full_attention_interval", uint_value(3));
+    set("ssm.conv_kernel", uint_value(4));
+    set("ssm.state_size", uint_value(32));
+    set("ssm.group_count", uint_value(2));
+    set("ssm.time_step_rank", uint_value(4));
+    set("ssm.inner_size", uint_value(4 * 32));
   }
 }
 
@@ -309,7 +323,7 @@ TinyModel tiny_model_of(const std::string& architecture) {
   model.architecture = architecture;
   const bool has_experts = architecture.ends_with("moe") || architecture == "minimax-m2" ||
                            architecture == "gpt-oss" || architecture == "deepseek2" ||
-                           architecture == "llama4";
+                           architecture == "llama4" || architecture == "qwen3next";
   if (!has_experts) model.n_experts = 0;
   // Of other seeds a router's choice is so near to a tie that rounding the keys decides it.
   if (architecture == "gpt-oss") model.seed = 4;

@@ -110,7 +110,8 @@ class Generator {
 
   /// Guesses that one pass can take: what is drawn from it must be wanted and have a place.
   std::uint32_t room() const {
-    std::uint32_t room = std::min(sequence_.n_free(), model_.plan().prefill_chunk) - 1;
+    const Plan& plan = model_.plan();
+    std::uint32_t room = std::min({sequence_.n_free(), plan.prefill_chunk, plan.rewind_tokens}) - 1;
     if (options_.max_tokens != 0)
       room = std::min(room, options_.max_tokens - static_cast<std::uint32_t>(result_.tokens.size()) - 1);
     return room;
@@ -152,7 +153,6 @@ class Generator {
 
   void take_back(std::size_t n_tokens) {
     if (n_tokens == 0) return;
-    static_assert(k_max_guesses < k_max_rewind);
     const std::uint32_t n = sequence_.n_tokens() - static_cast<std::uint32_t>(n_tokens);
     SLUICE_CHECK(sequence_.rewind(n) == n);
   }

@@ -44,7 +44,9 @@ std::uint32_t Sequence::share_prefix(const Sequence& from, std::uint32_t n) {
                from.impl_->n_tokens);
   }
   impl_->rewind(0);  // Pages that a failed step left.
-  return impl_->n_tokens = impl_->kv.share(from.impl_->kv, n);
+  impl_->n_tokens = impl_->kv.share(from.impl_->kv, from.impl_->state.reachable(n));
+  impl_->state.share(from.impl_->state, impl_->n_tokens);
+  return impl_->n_tokens;
 }
 
 void Sequence::check_usable(const char* call) const {

@@ -15,6 +15,7 @@
 #include "engine/model/open_models.hpp"
 #include "engine/model/prepare.hpp"
 #include "engine/model/pressure.hpp"
+#include "engine/model/state_pool.hpp"
 #include "engine/model/tokenizer_impl.hpp"
 #include "kernels/cpu_ops.hpp"
 #include "model/forward.hpp"
@@ -96,6 +97,7 @@ struct Model::Impl {
   std::unique_ptr<residency::RowGather> embeddings;  ///< Null when they are pinned.
   std::unique_ptr<engine::Pressure> pressure;
   std::unique_ptr<engine::KvPool> kv;
+  std::unique_ptr<engine::StatePool> states;
   std::unique_ptr<model::Forward> forward;
 
   /// The rows of the pass being assembled.
@@ -184,12 +186,18 @@ struct Sequence::Impl {
   std::uint32_t n_ctx = 0;
   std::uint32_t n_tokens = 0;
   engine::KvSequence kv;
+  engine::StateSequence state;
 
   explicit Impl(Model::Impl& model);
   ~Impl();
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
-  std::uint32_t rewind(std::uint32_t n) noexcept { return n_tokens = kv.rewind(n); }
+  /// Memory for `n` more tokens, for the next pass.
+  kernels::SequenceView begin_pass(std::uint32_t n);
+  /// The pass that began has computed `n` tokens.
+  void commit(std::uint32_t n) noexcept;
+  /// See Sequence::rewind(); a pass that has begun is undone.
+  std::uint32_t rewind(std::uint32_t n) noexcept;
 };
 
 }  // namespace sluice

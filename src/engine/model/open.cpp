@@ -64,7 +64,8 @@ void check_options(const OpenOptions& options) {
 std::uint64_t later_bytes(const Plan& plan) {
   std::uint64_t bytes = 0;
   for (const PlanItem& item : plan.items) {
-    if (item.what == "KV cache" || item.what == "scratch") bytes += item.bytes;
+    if (item.what == "KV cache" || item.what == "recurrent state" || item.what == "scratch")
+      bytes += item.bytes;
   }
   return bytes;
 }
@@ -471,10 +472,14 @@ void Opener::use_heat() {
 void Opener::make_forward() {
   Model::Impl* const owner = impl_.get();
   owner->kv = std::make_unique<KvPool>(*owner->ops, parts().kv.groups, owner->placement.kv_pages);
+  owner->states = std::make_unique<StatePool>(*owner->ops, parts().graph->state(), owner->plan.max_sequences);
   owner->forward = std::make_unique<model::Forward>(
       *owner->prepared->graph, parts().tensors, parts().units, parts().kv, *owner->ops, *owner->store,
       model::Forward::Streams{owner->cache.get(), owner->blocks.get(), owner->embeddings.get()},
       model::Forward::Limits{owner->plan.prefill_chunk, owner->plan.n_ctx}, options_.look_ahead);
+  owner->states->set_replay([owner](const kernels::StateSlots& slots, std::uint32_t n_rows) {
+    owner->forward->replay(slots, n_rows);
+  });
   owner->forward->set_layer_hook([owner](std::uint32_t layer_idx) {
     // With tiers it looks between products.
     if (owner->tiers == nullptr && owner->cache != nullptr) owner->pressure->govern(0);

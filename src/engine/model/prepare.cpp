@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/units.hpp"
 #include "engine/model/second_copy.hpp"
+#include "engine/model/state_pool.hpp"
 #include "model/architecture.hpp"
 #include "model/forward.hpp"
 #include "residency/dense_stream.hpp"
@@ -190,6 +191,8 @@ residency::ModelFacts model_facts(const Prepared& prepared, const kernels::Ops& 
   const bool is_q8 =
       !prepared.kv.views.empty() && prepared.kv.views.front().shape.type == kernels::KvType::q8_0;
   facts.kv_type = is_q8 ? "q8_0" : "f16";
+  facts.state_bytes = StatePool::bytes_of_sequence(prepared.graph->state());
+  if (facts.state_bytes != 0) facts.rewind_tokens = model::k_state_log_rows;
   facts.bookkeeping_bytes = bookkeeping_bytes(prepared);
   facts.n_ctx_train = prepared.spec().n_ctx_train;
   facts.scratch_bytes = [&graph = *prepared.graph, &ops](std::uint32_t n_rows) {

@@ -95,6 +95,7 @@ Stats Model::Impl::stats() const {
   stats.swapped_bytes = memory.swapped_bytes;
   stats.pinned_bytes = store->pinned_bytes();
   stats.kv_bytes = kv->bytes();
+  stats.state_bytes = states->bytes();
   stats.scratch_bytes = model::Forward::scratch_bytes(*prepared->graph, *ops, plan.prefill_chunk);
   stats.active_weight_bytes_per_token = forward->weight_bytes_per_token();
   stats.weight_bytes = forward->weight_bytes();

@@ -14,6 +14,7 @@ Model::Impl::~Impl() {
   for (Sequence::Impl* sequence : sequences) {
     sequence->owner = nullptr;
     sequence->kv.forget();
+    sequence->state.forget();
   }
 }
 
@@ -47,12 +48,31 @@ void Sequence::Deleter::operator()(Impl* impl) const noexcept {
 }
 
 Sequence::Impl::Impl(Model::Impl& model)
-    : owner(&model), n_ctx(model.plan.n_ctx), kv(*model.kv, model.plan.n_ctx) {}
+    : owner(&model), n_ctx(model.plan.n_ctx), kv(*model.kv, model.plan.n_ctx), state(*model.states) {}
 
 Sequence::Impl::~Impl() {
   if (owner == nullptr) return;
   rewind(0);
   std::erase(owner->sequences, this);
+}
+
+kernels::SequenceView Sequence::Impl::begin_pass(std::uint32_t n) {
+  kv.reserve(n_tokens, n_tokens + n);
+  kernels::SequenceView view = kv.view();
+  view.state = state.begin_pass(n);
+  return view;
+}
+
+void Sequence::Impl::commit(std::uint32_t n) noexcept {
+  n_tokens += n;
+  kv.leave_behind(n_tokens);
+  state.commit();
+}
+
+std::uint32_t Sequence::Impl::rewind(std::uint32_t n) noexcept {
+  n_tokens = kv.rewind(state.reachable(n));
+  state.rewind(n_tokens);
+  return n_tokens;
 }
 
 namespace {
@@ -146,9 +166,8 @@ void Model::Impl::PassItems::reserve(std::uint32_t n_rows, std::uint32_t n_seque
 void Model::Impl::PassItems::add(const StepItem& item, Sequence::Impl& sequence, std::size_t item_idx,
                                  std::size_t first, std::size_t n, bool wants_logits) {
   const std::uint32_t start = sequence.n_tokens;
-  sequence.kv.reserve(start, start + static_cast<std::uint32_t>(n));
   const auto place = static_cast<std::uint32_t>(sequences.size());
-  sequences.push_back(sequence.kv.view());
+  sequences.push_back(sequence.begin_pass(static_cast<std::uint32_t>(n)));
   cancels.push_back(item.cancel);
   const std::size_t n_left = item.tokens.size() - first - n;
   const std::size_t n_guesses = std::min(n, item.n_guesses - std::min<std::size_t>(item.n_guesses, n_left));
@@ -235,15 +254,15 @@ void Model::Impl::report_progress(std::uint32_t layer_idx) {
 
 namespace {
 
-/// Takes back the pages that a pass has reserved for tokens which it did not compute, however it ends.
-class SparePages {
+/// Undoes what a pass has begun for tokens which it did not compute, however it ends.
+class Undo {
  public:
-  explicit SparePages(std::span<const Model::Impl::PassItems::Part> parts) : parts_(parts) {}
-  ~SparePages() {
+  explicit Undo(std::span<const Model::Impl::PassItems::Part> parts) : parts_(parts) {}
+  ~Undo() {
     for (const auto& part : parts_) part.sequence->rewind(part.sequence->n_tokens);
   }
-  SparePages(const SparePages&) = delete;
-  SparePages& operator=(const SparePages&) = delete;
+  Undo(const Undo&) = delete;
+  Undo& operator=(const Undo&) = delete;
 
  private:
   std::span<const Model::Impl::PassItems::Part> parts_;
@@ -264,7 +283,7 @@ std::vector<ItemFailure> Model::Impl::run_pass(const LogitsSink& sink) {
   if (rows.tokens.size() <= k_few_rows)
     std::fill(rows.kinds.begin(), rows.kinds.end(), model::RowKind::decode);
   pass_routing.clear();
-  const SparePages spare(rows.parts);
+  const Undo undo(rows.parts);
   std::vector<model::SequenceFailure> failed =
       forward->run({rows.tokens,
                     {rows.positions, rows.sequence_of, rows.sequences, kv->regions()},
@@ -279,8 +298,7 @@ std::vector<ItemFailure> Model::Impl::run_pass(const LogitsSink& sink) {
     rows.parts[failure.sequence].n_rows = rows.parts[failure.sequence].n_guesses = 0;
   }
   for (const PassItems::Part& part : rows.parts) {
-    part.sequence->n_tokens += part.n_rows;
-    if (part.n_rows != 0) part.sequence->kv.leave_behind(part.sequence->n_tokens);
+    if (part.n_rows != 0) part.sequence->commit(part.n_rows);
   }
   n_step_done += rows.tokens.size();
   count_pass(elapsed_ns);

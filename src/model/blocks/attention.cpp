@@ -16,10 +16,10 @@ void AttentionBlock::visit(TensorVisitor& visitor) {
     visitor.matrix(qkv_, "attn_qkv", n_embd_, q_dim + k_dim + v_dim);
     visitor.vector(qkv_bias_, Role::attention, "attn_qkv.bias", q_dim + k_dim + v_dim, bias);
   } else {
-    visitor.matrix(q_, "attn_q", n_embd_, q_dim);
+    visitor.matrix(q_, "attn_q", n_embd_, spec_.out_gate ? 2 * q_dim : q_dim);
     visitor.matrix(k_, "attn_k", n_embd_, k_dim);
     visitor.matrix(v_, "attn_v", n_embd_, v_dim);
-    visitor.vector(q_bias_, Role::attention, "attn_q.bias", q_dim, bias);
+    visitor.vector(q_bias_, Role::attention, "attn_q.bias", spec_.out_gate ? 2 * q_dim : q_dim, bias);
     visitor.vector(k_bias_, Role::attention, "attn_k.bias", k_dim, bias);
     visitor.vector(v_bias_, Role::attention, "attn_v.bias", v_dim, bias);
   }
@@ -43,6 +43,10 @@ AttentionBlock::Buffers AttentionBlock::take(Arena& arena, std::uint32_t n_rows)
     buffers.k = buffers.qkv.columns(q_dim, k_dim);
     buffers.v = buffers.qkv.columns(q_dim + k_dim, v_dim);
   } else {
+    if (spec_.out_gate) {
+      buffers.q_and_gate = arena.rows(n_rows, 2 * q_dim);
+      buffers.gate = arena.rows(n_rows, q_dim);
+    }
     buffers.q = arena.rows(n_rows, q_dim);
     buffers.k = arena.rows(n_rows, k_dim);
     buffers.v = arena.rows(n_rows, v_dim);
@@ -64,9 +68,11 @@ void AttentionBlock::project(Pass& pass, Rows x, const Buffers& buffers) const {
     pass.weights.multiply(x, all);
     return;
   }
-  const std::array<Weights::Target, 3> all = {
-      {{q_, buffers.q, q_bias_}, {k_, buffers.k, k_bias_}, {v_, buffers.v, v_bias_}}};
+  const std::array<Weights::Target, 3> all = {{{q_, spec_.out_gate ? buffers.q_and_gate : buffers.q, q_bias_},
+                                               {k_, buffers.k, k_bias_},
+                                               {v_, buffers.v, v_bias_}}};
   pass.weights.multiply(x, all);
+  if (spec_.out_gate) pass.ops.split_heads(buffers.q_and_gate, spec_.k_head_dim, buffers.q, buffers.gate);
 }
 
 void AttentionBlock::normalize(Pass& pass, const Buffers& buffers) const {
@@ -113,6 +119,7 @@ void AttentionBlock::run(Pass& pass, Rows x, Rows sum, float scale) {
   if (spec_.temperature.scale != 0) pass.ops.scale_by_position(buffers.q, spec_.temperature, 0);
   pass.ops.store_kv(buffers.k, buffers.v, pass.kv.views[pass.layer_idx], 0);
   attend(pass, buffers);
+  if (spec_.out_gate) pass.ops.gate(buffers.out, buffers.gate);
   const std::array<Weights::Target, 1> out = {{{out_, x, out_bias_}}};
   pass.weights.multiply(buffers.out, out);
   pass.ops.add(x, scale, sum);

@@ -16,7 +16,8 @@ class AttentionBlock final : public Block {
 
  private:
   struct Buffers {
-    kernels::Rows qkv;  ///< All three beside each other; empty when they are apart.
+    kernels::Rows qkv;               ///< All three beside each other; empty when they are apart.
+    kernels::Rows q_and_gate, gate;  ///< Of each head side by side, and the gates; only with out_gate.
     kernels::Rows q, k, v, out;
   };
   bool is_fused() const noexcept { return spec_.projection == AttentionSpec::Projection::fused; }
