@@ -457,16 +457,25 @@ void CudaOps::matmul(Rows x, std::span<const kernels::Product> products) {
   for (const kernels::Product& product : products) note_write(product.y);
 }
 
-void CudaOps::matmul_heads(const kernels::HeadRows& x, const Weight& w, const kernels::HeadRows& y) {
-  SLUICE_CHECK(w.n_in == x.dim && w.n_out == x.n_heads * y.dim && x.n_heads == y.n_heads &&
+void CudaOps::matmul_heads(const kernels::HeadRows& x, const kernels::HeadWeight& w,
+                           const kernels::HeadRows& y) {
+  SLUICE_CHECK(w.w.n_in == x.dim && w.row(x.n_heads - 1) + y.dim <= w.w.n_out && x.n_heads == y.n_heads &&
                x.n_rows == y.n_rows);
   for (std::uint32_t head = 0; head < x.n_heads; ++head) {
-    Weight of_head = w;
-    of_head.data += std::size_t{head} * y.dim * w.row_bytes;
+    Weight of_head = w.w;
+    of_head.data += w.row(head) * w.w.row_bytes;
     of_head.n_out = y.dim;
     const kernels::Product product[] = {{of_head, {y.at(0, head), y.n_rows, y.dim, y.stride}, nullptr}};
     matmul({x.at(0, head), x.n_rows, x.dim, x.stride}, product);
   }
+}
+
+void CudaOps::matmul_heads_transposed(const kernels::HeadRows&, const kernels::HeadWeight&,
+                                      const kernels::HeadRows&) {
+  base::fail(
+      ErrorCode::unsupported,
+      "the GPU cannot compute latent attention of the older form, with attn_kv_b undivided; run on the "
+      "CPU, or convert the model again");
 }
 
 void CudaOps::add_product(Rows x, gguf::TensorType type, std::span<const kernels::Product> products) {

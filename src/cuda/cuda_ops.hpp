@@ -49,7 +49,10 @@ class CudaOps final : public kernels::Ops {
   void rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, float eps) override;
   void matmul(Rows x, std::span<const kernels::Product> products) override;
   void rope(Rows x, std::uint32_t head_dim, std::uint32_t curve, std::uint32_t first_row) override;
-  void matmul_heads(const kernels::HeadRows& x, const Weight& w, const kernels::HeadRows& y) override;
+  void matmul_heads(const kernels::HeadRows& x, const kernels::HeadWeight& w,
+                    const kernels::HeadRows& y) override;
+  void matmul_heads_transposed(const kernels::HeadRows& x, const kernels::HeadWeight& w,
+                               const kernels::HeadRows& y) override;
   void rope_heads(const kernels::HeadRows& x, std::uint32_t curve, std::uint32_t first_row,
                   const kernels::HeadRows& y) override;
   void scale_by_position(Rows x, const kernels::Temperature& temperature, std::uint32_t first_row) override;

@@ -20,13 +20,6 @@ constexpr std::size_t k_tile_bytes = 256 << 10;
 constexpr std::uint32_t k_row_step = 16;
 constexpr std::size_t k_max_products = 16;
 
-HeadRows rows_of(const HeadRows& x, std::uint32_t first, std::uint32_t n) noexcept {
-  HeadRows part = x;
-  part.data = x.at(first, 0);
-  part.n_rows = n;
-  return part;
-}
-
 }  // namespace
 
 const GemmKernel& CpuOps::kernel(const Weight& w) const {
@@ -161,49 +154,6 @@ void CpuOps::multiply(Rows x, std::span<const Product> products) {
                         w.n_in, out, y.stride);
       const float* bias = products[i].bias == nullptr ? nullptr : products[i].bias + begin;
       finish_outputs(w, bias, out, n_x, n, y.stride);
-    }
-  });
-}
-
-void CpuOps::matmul_heads(const HeadRows& x, const Weight& w, const HeadRows& y) {
-  SLUICE_CHECK(w.n_in == x.dim && w.n_out == x.n_heads * y.dim);
-  SLUICE_CHECK(x.n_heads == y.n_heads && x.n_rows == y.n_rows);
-  const GemmKernel& found = kernel(w);
-  const std::size_t row_bytes = x.n_heads * activation_layout(found.activation, x.dim).row_bytes;
-  SLUICE_CHECK(row_bytes > 0 && row_bytes <= layout_.head_activation_bytes);
-  const auto rows_at_once = static_cast<std::uint32_t>(
-      std::min<std::size_t>(layout_.head_activation_bytes / row_bytes, k_matmul_rows));
-  for (std::uint32_t first = 0; first < x.n_rows; first += rows_at_once) {
-    const std::uint32_t n_rows = std::min(rows_at_once, x.n_rows - first);
-    multiply_heads(found, rows_of(x, first, n_rows), w, rows_of(y, first, n_rows));
-  }
-}
-
-void CpuOps::multiply_heads(const GemmKernel& kernel, const HeadRows& x, const Weight& w, const HeadRows& y) {
-  // A row's heads lie one behind the other.
-  const Activations inputs{at(layout_.head_activations),
-                           activation_layout(kernel.activation, x.dim).row_bytes};
-  for_rows(x.n_rows * x.n_heads, k_quantize_ns * x.dim, [&](std::uint32_t i, int) {
-    quantize_row(kernel, x.at(i / x.n_heads, i % x.n_heads), x.dim,
-                 at(layout_.head_activations) + i * inputs.row_bytes);
-  });
-  Weight of_head = w;
-  of_head.n_out = y.dim;
-  const double total_ns = row_ns(w, x.n_rows) * w.n_out;
-  const std::uint32_t n_out = chunk_rows(of_head, x.n_rows, chunk_ns(total_ns));
-  const std::size_t chunks_per_head = (std::size_t{y.dim} + n_out - 1) / n_out;
-  const std::uint32_t step = tile_rows(inputs.row_bytes);
-  for_chunks(x.n_heads * chunks_per_head, total_ns, [&](std::size_t chunk, int) {
-    const auto head = static_cast<std::uint32_t>(chunk / chunks_per_head);
-    const auto begin = static_cast<std::uint32_t>(chunk % chunks_per_head) * n_out;
-    const std::uint32_t n = std::min(n_out, y.dim - begin);
-    const std::byte* rows = w.data + (std::size_t{head} * y.dim + begin) * w.row_bytes;
-    for (std::uint32_t row = 0; row < x.n_rows; row += step) {
-      const std::uint32_t n_x = std::min(step, x.n_rows - row);
-      float* out = y.at(row, head) + begin;
-      kernel.gemm(rows, w.row_bytes, n, inputs.row(std::size_t{row} * x.n_heads + head),
-                  x.n_heads * inputs.row_bytes, n_x, w.n_in, out, y.stride);
-      finish_outputs(w, nullptr, out, n_x, n, y.stride);
     }
   });
 }

@@ -13,7 +13,7 @@
 namespace sluice::kernels {
 
 /// The CPU's operation table. Its member functions are spread over cpu_ops.cpp (memory, elementwise),
-/// cpu_matmul.cpp, cpu_experts.cpp, cpu_attention.cpp and cpu_delta.cpp.
+/// cpu_matmul.cpp, cpu_heads.cpp, cpu_experts.cpp, cpu_attention.cpp and cpu_delta.cpp.
 ///
 /// Work is cut into chunks by estimated time, which depends on shapes and thread counts; that is harmless
 /// because every output element is computed by one kernel call whose order of additions depends on its own
@@ -39,7 +39,8 @@ class CpuOps final : public Ops {
   void rms_norm(Rows x, const float* gain, float eps, Rows y) override;
   void rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, float eps) override;
   void matmul(Rows x, std::span<const Product> products) override;
-  void matmul_heads(const HeadRows& x, const Weight& w, const HeadRows& y) override;
+  void matmul_heads(const HeadRows& x, const HeadWeight& w, const HeadRows& y) override;
+  void matmul_heads_transposed(const HeadRows& x, const HeadWeight& w, const HeadRows& y) override;
   void rope(Rows x, std::uint32_t head_dim, std::uint32_t curve, std::uint32_t first_row) override;
   void rope_heads(const HeadRows& x, std::uint32_t curve, std::uint32_t first_row,
                   const HeadRows& y) override;
@@ -96,7 +97,7 @@ class CpuOps final : public Ops {
                       std::size_t stride) const noexcept;
   void quantize_row(const GemmKernel& kernel, const float* x, std::size_t n, std::byte* out) const noexcept;
   void multiply(Rows x, std::span<const Product> products);
-  void multiply_heads(const GemmKernel& kernel, const HeadRows& x, const Weight& w, const HeadRows& y);
+  void multiply_heads(const GemmKernel& kernel, const HeadRows& x, const HeadWeight& w, const HeadRows& y);
   static bool usable_in_place(Rows x) noexcept;
 
   /// Consecutive rows of one expert call that share a wave.

@@ -67,6 +67,14 @@ inline HeadRows heads_of(Rows x, std::uint32_t step, std::uint32_t first_col, st
   return {x.data + first_col, x.n_rows, x.n_cols / step, dim, step, x.stride};
 }
 
+/// The same rows of every head of a matrix [n_heads * step, w.n_in].
+struct HeadWeight {
+  Weight w;
+  std::uint32_t first = 0;  ///< Row of a head.
+  std::uint32_t step = 0;   ///< Rows between heads.
+  std::size_t row(std::uint32_t head) const noexcept { return std::size_t{head} * step + first; }
+};
+
 /// Rotary position embedding (Su et al. 2021) with its length extensions.
 struct RopeParams {
   std::uint32_t n_rot = 0;  ///< Leading elements of a head that rotate.
@@ -212,9 +220,11 @@ class Ops : public base::TicketSource {
   virtual void rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, float eps) = 0;
   /// All products of one input; the input is quantized once per activation format.
   virtual void matmul(Rows x, std::span<const Product> products) = 0;
-  /// A matrix for each head: y[r][head] = x[r][head] * w[head]^T. `w` [n_heads * y.dim, x.dim] holds them one
-  /// below the other.
-  virtual void matmul_heads(const HeadRows& x, const Weight& w, const HeadRows& y) = 0;
+  /// A matrix for each head: y[r][head] = x[r][head] * w[head]^T, with y.dim rows of a head.
+  virtual void matmul_heads(const HeadRows& x, const HeadWeight& w, const HeadRows& y) = 0;
+  /// y[r][head] = x[r][head] * w[head], with x.dim rows of a head and y.dim at most 1024. Slower, as rows are
+  /// decoded to floats.
+  virtual void matmul_heads_transposed(const HeadRows& x, const HeadWeight& w, const HeadRows& y) = 0;
   // Row i of these five is row first_row + i of the pass.
   /// Rotates every head of every row in place; rows are [n_heads * head_dim].
   virtual void rope(Rows x, std::uint32_t head_dim, std::uint32_t curve, std::uint32_t first_row) = 0;

@@ -62,6 +62,9 @@ struct MlaSpec {
   std::uint32_t n_plain = 0;  ///< Of a head of the queries: elements that do not rotate, first,
   std::uint32_t n_rot = 0;    ///< and those that do.
   std::uint32_t v_head_dim = 0;
+  /// One matrix holds, head by head, what makes keys and what makes values of the short vector; otherwise
+  /// there is one for each.
+  bool undivided = false;
   float scale = 0;  ///< Of the scores.
   kernels::Temperature temperature;
 

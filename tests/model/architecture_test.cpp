@@ -110,11 +110,20 @@ TEST(Architecture, LatentAttention) {
   EXPECT_FLOAT_EQ(spec.curves[0].params.attn_factor, 1.0f / (1.0f + 0.1f * std::log(4.0f)));
   metadata.set("deepseek2.attention.key_length", test::uint_value(192));
   EXPECT_NE(refusal(metadata, ErrorCode::invalid_file).find("key_length"), std::string::npos);
-  gguf::Metadata older;
-  for (const auto& entry : metadata.entries()) {
-    if (!entry.key.ends_with("_mla")) older.set(entry.key, entry.value);
-  }
-  EXPECT_NE(refusal(older, ErrorCode::unsupported).find("attn_kv_b"), std::string::npos);
+}
+
+TEST(Architecture, LatentAttentionOfTheOlderForm) {
+  test::TinyModel model = test::tiny_model_of("deepseek2");
+  model.undivided = true;
+  gguf::Metadata metadata = metadata_of(model);
+  const ModelSpec spec = read_spec(metadata);
+  const auto& mla = std::get<MlaSpec>(spec.layers.back().mixer);
+  EXPECT_TRUE(mla.undivided);
+  EXPECT_EQ(mla.q_dim(), 4u * 64);
+  EXPECT_EQ(mla.kept_dim(), 96u + 32);
+  EXPECT_EQ(mla.out_dim(), 4u * 64);
+  metadata.set("deepseek2.attention.key_length", test::uint_value(32));
+  EXPECT_NE(refusal(metadata, ErrorCode::invalid_file).find("key_length"), std::string::npos);
 }
 
 TEST(Architecture, GroupsOfExperts) {

@@ -120,10 +120,12 @@ TEST(Forward, MatchesTheReferenceForRopeScalings) {
   expect_reference(model);
 }
 
-TEST(Forward, MatchesTheReferenceForTheSecondVersionOfLatentAttention) {
-  test::TinyModel model = test::tiny_model_of("deepseek2");
-  model.second_version = true;
-  expect_reference(model);
+TEST(Forward, MatchesTheReferenceForOtherFormsOfLatentAttention) {
+  test::TinyModel second = test::tiny_model_of("deepseek2"), undivided = second;
+  second.second_version = true;
+  expect_reference(second);
+  undivided.undivided = true;
+  expect_reference(undivided);
 }
 
 TEST(Forward, MatchesTheReferenceBehindTheOriginalContext) {

@@ -61,6 +61,7 @@ constexpr Meaning k_meanings[] = {
      .full_every = 6,
      .has_local_curve = true,
      .scales_embedding = true},
+    {"glm4", true},
     {"glm4moe", false},
     {.architecture = "gpt-oss", .activation = swiglu_oai, .full_every = 2},
     {"granitemoe", true},
@@ -403,7 +404,8 @@ Reference::Projected Reference::project_latent(std::uint64_t layer, const Vector
                                                std::size_t position) const {
   const auto name = [&](const char* part) { return fmt::format("blk.{}.{}.weight", layer, part); };
   const std::size_t n_rot = fact("rope.dimension_count", 0), rank = fact("attention.kv_lora_rank", 0);
-  const std::size_t k_dim = fact("attention.key_length_mla", 0), n_plain = k_dim - n_rot;
+  const std::size_t k_dim = fact("attention.key_length_mla", fact("attention.key_length", 0));
+  const std::size_t n_plain = k_dim - n_rot;
   Projected to;
   to.q = has(name("attn_q"))
              ? product(name("attn_q"), x)
@@ -418,15 +420,23 @@ Reference::Projected Reference::project_latent(std::uint64_t layer, const Vector
     Vector q_rotated(q_tail, q_tail + static_cast<std::ptrdiff_t>(n_rot));
     rotate(q_rotated, n_rot, position, false);
     std::copy(q_rotated.begin(), q_rotated.end(), q_tail);
-    // attn_k_b holds, for each element of the latent vector, what it adds to the key.
-    Vector key(n_plain, 0.0);
-    const std::vector<Vector> parts = rows(name("attn_k_b"), head * rank, rank);
-    for (std::size_t j = 0; j < rank; ++j) {
-      for (std::size_t i = 0; i < n_plain; ++i) key[i] += parts[j][i] * latent[j];
+    Vector key(n_plain, 0.0), value;
+    if (has(name("attn_kv_b"))) {
+      const Vector both = product(name("attn_kv_b"), latent);
+      const auto own = both.begin() + static_cast<std::ptrdiff_t>(both.size() / n_heads() * head);
+      const auto own_value = own + static_cast<std::ptrdiff_t>(n_plain);
+      key.assign(own, own_value);
+      value.assign(own_value, own + static_cast<std::ptrdiff_t>(both.size() / n_heads()));
+    } else {
+      // attn_k_b holds, for each element of the latent vector, what it adds to the key.
+      const std::vector<Vector> parts = rows(name("attn_k_b"), head * rank, rank);
+      for (std::size_t j = 0; j < rank; ++j) {
+        for (std::size_t i = 0; i < n_plain; ++i) key[i] += parts[j][i] * latent[j];
+      }
+      value = product(name("attn_v_b"), latent, head);
     }
     to.k.insert(to.k.end(), key.begin(), key.end());
     to.k.insert(to.k.end(), k_rotated.begin(), k_rotated.end());
-    const Vector value = product(name("attn_v_b"), latent, head);
     to.v.insert(to.v.end(), value.begin(), value.end());
   }
   return to;

@@ -166,12 +166,18 @@ void fill_latent_keys(gguf::Metadata& metadata, const TinyModel& model) {
     metadata.set(model.architecture + "." + name, std::move(value));
   };
   const std::uint32_t n_rot = model.n_rot == 0 ? 32 : model.n_rot, rank = 96;
-  set("attention.head_count_kv", uint_value(1));
   set("attention.kv_lora_rank", uint_value(rank));
-  set("attention.key_length", uint_value(rank + n_rot));
-  set("attention.value_length", uint_value(rank));
-  set("attention.key_length_mla", uint_value(32 + n_rot));
-  set("attention.value_length_mla", uint_value(64));
+  if (model.undivided) {
+    set("attention.head_count_kv", uint_value(model.n_heads));
+    set("attention.key_length", uint_value(32 + n_rot));
+    set("attention.value_length", uint_value(64));
+  } else {
+    set("attention.head_count_kv", uint_value(1));
+    set("attention.key_length", uint_value(rank + n_rot));
+    set("attention.value_length", uint_value(rank));
+    set("attention.key_length_mla", uint_value(32 + n_rot));
+    set("attention.value_length_mla", uint_value(64));
+  }
   set("rope.dimension_count", uint_value(n_rot));
   if (!model.second_version) set("attention.q_lora_rank", uint_value(64));
   if (!model.rope_scaling.empty()) set("rope.scaling.yarn_log_multiplier", float_value(0.05));

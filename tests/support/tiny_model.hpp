@@ -29,6 +29,7 @@ struct TinyModel {
   bool optional_tensors = true;  ///< Those that the graph takes when they are there: biases, factors.
   bool second_scales = false;    ///< One beside each matrix that may have one.
   bool second_version = false;   ///< deepseek2 as V2: softmax, groups by their best expert, plain queries.
+  bool undivided = false;        ///< deepseek2 in its older form: one matrix for keys and values.
   bool split_experts = false;    ///< One tensor per expert, as old Mixtral files have.
   bool tied_output = false;
   bool rope_freqs = false;

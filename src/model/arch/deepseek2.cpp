@@ -9,45 +9,52 @@ namespace {
 
 using Scoring = kernels::RouterParams::Scoring;
 
+/// Files of the newer form have the sizes of the attention over the short vectors under the usual names,
+/// those of the heads under names of their own, and a matrix each for keys and values.
 MlaSpec read_latent_attention(Keys& keys) {
-  if (!keys.has("attention.key_length_mla")) {
-    base::fail(ErrorCode::unsupported,
-               "{}: the key {} is missing: the file is of an older form, whose attn_kv_b holds the matrices "
-               "of keys and values undivided; get a newer file of the model or convert it again",
-               keys.file(), keys.full("attention.key_length_mla"));
-  }
   MlaSpec mla;
   mla.n_heads = keys.require("attention.head_count", k_max_heads);
   mla.q_rank = keys.count("attention.q_lora_rank", k_max_width);
   mla.kv_rank = keys.require("attention.kv_lora_rank", k_max_head_dim);
   mla.n_rot = keys.require("rope.dimension_count", k_max_head_dim);
-  const std::uint32_t q_head_dim = keys.require("attention.key_length_mla", k_max_head_dim);
-  mla.v_head_dim = keys.require("attention.value_length_mla", k_max_head_dim);
-  // The form of attention over the short vectors: one key head.
-  const std::uint32_t kept_dim = keys.require("attention.key_length", k_max_head_dim);
-  const std::uint32_t sum_dim = keys.require("attention.value_length", k_max_head_dim);
   keys.require_uniform("attention.head_count_kv", keys.require("block_count", k_max_layers), k_max_heads, 1);
-  if (q_head_dim <= mla.n_rot || kept_dim != mla.kept_dim() || sum_dim != mla.kv_rank) {
+  const std::uint32_t k_dim = keys.require("attention.key_length", k_max_head_dim);
+  const std::uint32_t v_dim = keys.require("attention.value_length", k_max_head_dim);
+  mla.undivided = !keys.has("attention.key_length_mla");
+  const char* const q_key = mla.undivided ? "attention.key_length" : "attention.key_length_mla";
+  const std::uint32_t q_head_dim = keys.require(q_key, k_max_head_dim);
+  mla.v_head_dim = mla.undivided ? v_dim : keys.require("attention.value_length_mla", k_max_head_dim);
+  if (q_head_dim <= mla.n_rot || mla.kept_dim() > k_max_head_dim) {
     base::fail(ErrorCode::invalid_file,
-               "{}: the sizes of latent attention disagree: {} is {} and {} is {}, expected more than the {} "
-               "that rotate, and {}; {} is {}, expected {}",
-               keys.file(), keys.full("attention.key_length_mla"), q_head_dim,
-               keys.full("attention.key_length"), kept_dim, mla.n_rot, mla.kept_dim(),
-               keys.full("attention.value_length"), sum_dim, mla.kv_rank);
+               "{}: {} is {}, expected more than the {} elements that rotate, which with the {} of {} are at "
+               "most {}",
+               keys.file(), keys.full(q_key), q_head_dim, mla.n_rot, mla.kv_rank,
+               keys.full("attention.kv_lora_rank"), k_max_head_dim);
+  }
+  if (!mla.undivided && (k_dim != mla.kept_dim() || v_dim != mla.kv_rank)) {
+    base::fail(ErrorCode::invalid_file, "{}: {} is {} and {} is {}, expected {} and {} for latent attention",
+               keys.file(), keys.full("attention.key_length"), k_dim, keys.full("attention.value_length"),
+               v_dim, mla.kept_dim(), mla.kv_rank);
   }
   mla.n_plain = q_head_dim - mla.n_rot;
-  const std::uint64_t widest = std::uint64_t{mla.n_heads} * std::max(kept_dim, mla.v_head_dim);
-  if (widest > k_max_width) {
+  const std::uint32_t widest = std::max({mla.kept_dim(), q_head_dim, mla.n_plain + mla.v_head_dim});
+  if (std::uint64_t{mla.n_heads} * widest > k_max_width) {
     base::fail(ErrorCode::invalid_file, "{}: {} heads of {} are wider than the limit of {}", keys.file(),
-               mla.n_heads, widest / mla.n_heads, k_max_width);
+               mla.n_heads, widest, k_max_width);
   }
   mla.scale = 1.0f / std::sqrt(static_cast<float>(q_head_dim));
-  mla.temperature.scale = keys.get_float_or("attention.temperature_scale", 0.0f);
-  const std::uint32_t interval = keys.count("attention.temperature_length", k_max_context);
-  if (mla.temperature.scale != 0)
-    mla.temperature.interval =
-        interval != 0 ? interval : keys.require("attention.temperature_length", k_max_context);
   return mla;
+}
+
+/// Queries that grow with their position, of Mistral's models.
+kernels::Temperature read_temperature(Keys& keys) {
+  kernels::Temperature temperature;
+  temperature.scale = keys.get_float_or("attention.temperature_scale", 0.0f);
+  const std::uint32_t interval = keys.count("attention.temperature_length", k_max_context);
+  if (temperature.scale != 0)
+    temperature.interval =
+        interval != 0 ? interval : keys.require("attention.temperature_length", k_max_context);
+  return temperature;
 }
 
 /// YaRN's temperature: all of a query and a key grow by 1 + m ln(factor), with m the key's number, not only
@@ -84,6 +91,7 @@ Scoring usual_scoring(Keys& keys) {
 ModelSpec read_deepseek2(Keys& keys) {
   ModelSpec model = read_decoder(keys, Pairs::neighbours);
   MlaSpec mla = read_latent_attention(keys);
+  mla.temperature = read_temperature(keys);
   move_temperature(keys, model.curves[0], mla);
   MoeSpec moe = read_experts(keys, {.scoring = usual_scoring(keys), .normalize = false});
   moe.selection_bias = moe.router.scoring == Scoring::sigmoid;

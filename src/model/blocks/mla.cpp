@@ -29,8 +29,14 @@ void MlaBlock::visit(TensorVisitor& visitor) {
     visitor.matrix(q_b_, "attn_q_b", spec_.q_rank, spec_.q_dim());
   }
   visitor.vector(kv_norm_, Role::norm, "attn_kv_a_norm.weight", spec_.kv_rank);
-  visitor.stacked(k_b_, Role::attention, "attn_k_b.weight", spec_.n_plain, spec_.kv_rank, spec_.n_heads);
-  visitor.stacked(v_b_, Role::attention, "attn_v_b.weight", spec_.kv_rank, spec_.v_head_dim, spec_.n_heads);
+  const std::uint32_t rank = spec_.kv_rank, n_heads = spec_.n_heads;
+  if (spec_.undivided) {
+    visitor.pinned(kv_b_, Role::attention, "attn_kv_b.weight", rank,
+                   n_heads * (spec_.n_plain + spec_.v_head_dim));
+  } else {
+    visitor.stacked(k_b_, Role::attention, "attn_k_b.weight", spec_.n_plain, rank, n_heads);
+    visitor.stacked(v_b_, Role::attention, "attn_v_b.weight", rank, spec_.v_head_dim, n_heads);
+  }
   visitor.matrix(out_, "attn_output", spec_.out_dim(), n_embd_);
 }
 
@@ -74,7 +80,13 @@ void MlaBlock::attend(Pass& pass, const Buffers& buffers, std::uint32_t first, s
   const Rows q = buffers.q.from(first).first(n), out = buffers.out.from(first).first(n);
   const Rows queries = buffers.queries.first(n), sums = buffers.sums.first(n);
   const std::uint32_t rank = spec_.kv_rank, q_head = spec_.q_head_dim(), kept = spec_.kept_dim();
-  pass.ops.matmul_heads(heads_of(q, q_head, 0, spec_.n_plain), k_b_, heads_of(queries, kept, 0, rank));
+  const kernels::HeadRows plain = heads_of(q, q_head, 0, spec_.n_plain);
+  const std::uint32_t both = spec_.n_plain + spec_.v_head_dim;
+  if (spec_.undivided) {
+    pass.ops.matmul_heads_transposed(plain, {kv_b_, 0, both}, heads_of(queries, kept, 0, rank));
+  } else {
+    pass.ops.matmul_heads(plain, {k_b_, 0, rank}, heads_of(queries, kept, 0, rank));
+  }
   pass.ops.rope_heads(heads_of(q, q_head, spec_.n_plain, spec_.n_rot), k_curve, first,
                       heads_of(queries, kept, rank, spec_.n_rot));
   if (spec_.temperature.scale != 0) pass.ops.scale_by_position(queries, spec_.temperature, first);
@@ -82,7 +94,9 @@ void MlaBlock::attend(Pass& pass, const Buffers& buffers, std::uint32_t first, s
   params.n_heads = spec_.n_heads;
   params.scale = spec_.scale;
   pass.ops.attention(queries, pass.kv.views[pass.layer_idx], params, first, sums);
-  pass.ops.matmul_heads(heads_of(sums, rank, 0, rank), v_b_,
+  const kernels::HeadWeight values = spec_.undivided ? kernels::HeadWeight{kv_b_, spec_.n_plain, both}
+                                                     : kernels::HeadWeight{v_b_, 0, spec_.v_head_dim};
+  pass.ops.matmul_heads(heads_of(sums, rank, 0, rank), values,
                         heads_of(out, spec_.v_head_dim, 0, spec_.v_head_dim));
 }
 

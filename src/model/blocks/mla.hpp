@@ -35,7 +35,8 @@ class MlaBlock final : public Block {
   std::uint32_t n_embd_;
   Matrix q_a_, q_b_, kv_a_, out_;
   kernels::Weight k_b_,
-      v_b_;  ///< W_k^T [n_heads * kv_rank, n_plain] and W_v [n_heads * v_head_dim, kv_rank].
+      v_b_;               ///< W_k^T [n_heads * kv_rank, n_plain] and W_v [n_heads * v_head_dim, kv_rank].
+  kernels::Weight kv_b_;  ///< Instead: W_k and W_v of each head [n_heads * (n_plain + v_head_dim), kv_rank].
   const float *q_norm_ = nullptr, *kv_norm_ = nullptr;
 };
 
