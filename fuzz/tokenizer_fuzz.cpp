@@ -19,12 +19,14 @@ namespace {
 using namespace sluice;
 using namespace sluice::tokenizer;
 using fuzz::require;
+using sluice::tokenizer::Tokenizer;
 
 constexpr std::string_view k_space_mark = "\xE2\x96\x81";
 
 struct Made {
   std::unique_ptr<Tokenizer> tokenizer;
   bool is_bpe = false;
+  bool marks_spaces = true;  ///< Spelled as SentencePiece does.
   bool has_all_bytes = false;
   bool has_user_defined = false;      ///< A token that the text may spell.
   bool has_odd_user_defined = false;  ///< One that is not plain ASCII.
@@ -34,9 +36,9 @@ bool is_plain(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c <= '~'; });
 }
 
-void add_bytes(test::VocabBuilder& builder, bool is_bpe) {
+void add_bytes(test::VocabBuilder& builder, bool marks_spaces) {
   for (int byte = 0; byte < 256; ++byte) {
-    if (is_bpe) {
+    if (!marks_spaces) {
       std::string spelling;
       append_byte_spelling(spelling, static_cast<unsigned char>(byte));
       builder.add(spelling);
@@ -45,7 +47,7 @@ void add_bytes(test::VocabBuilder& builder, bool is_bpe) {
     }
   }
   // Without it the space before the text is spelled in bytes, and decoding does not know it for one.
-  if (!is_bpe) builder.add(k_space_mark);
+  if (marks_spaces) builder.add(k_space_mark);
 }
 
 /// As SentencePiece vocabularies spell it.
@@ -72,11 +74,11 @@ void add_pieces(fuzz::Input& input, test::VocabBuilder& builder, Made& made) {
                                              : kind_byte % 16 == 1 ? 4
                                              : kind_byte % 64 == 2 ? 2 + kind_byte / 64
                                                                    : 1);
-    if (made.is_bpe && kind == TokenKind::normal) {
+    if (!made.marks_spaces && kind == TokenKind::normal) {
       std::string spelling;
       for (const char byte : text) append_byte_spelling(spelling, static_cast<unsigned char>(byte));
       text = spelling;
-    } else if (!made.is_bpe) {
+    } else if (made.marks_spaces) {
       text = spelled_with_mark(text);
     }
     if (kind == TokenKind::user_defined) {
@@ -101,11 +103,12 @@ Made make(fuzz::Input& input) {
   made.has_all_bytes = (flags & 2) == 0;
   const auto& names = known_pre_tokenizers();
   const std::string pre = names[input.below(std::min<std::size_t>(names.size(), 256))];
+  made.marks_spaces = !made.is_bpe || find_pre_tokenizer(pre)->marks_spaces;
   test::VocabBuilder builder(made.is_bpe ? "gpt2" : "llama", made.is_bpe ? pre : "");
   builder.add("<unk>", TokenKind::unknown);
   builder.add("<s>", TokenKind::control);
   builder.add("</s>", TokenKind::control);
-  if (made.has_all_bytes) add_bytes(builder, made.is_bpe);
+  if (made.has_all_bytes) add_bytes(builder, made.marks_spaces);
   add_pieces(input, builder, made);
   if ((flags & 4) != 0) builder.set_bool("tokenizer.ggml.add_space_prefix", false);
   if ((flags & 8) != 0) builder.set_bool("tokenizer.ggml.add_bos_token", true);
@@ -145,7 +148,7 @@ void check_bytes(const Made& made, const std::string& text) {
   std::string back;
   for (const TokenId token : tokenizer.encode(text, {.add_special = false}))
     back += tokenizer.token_bytes(token);
-  if (made.is_bpe) {
+  if (!made.marks_spaces) {
     if (made.has_odd_user_defined) return;
     const bool normalizes = find_pre_tokenizer(tokenizer.pre_tokenizer())->normalizes_nfc;
     if (normalizes && made.has_user_defined) return;

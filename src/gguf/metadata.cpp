@@ -143,6 +143,11 @@ const char* value_type_name(ValueType type) noexcept {
   return "unknown";
 }
 
+bool is_integer_type(ValueType type) noexcept {
+  return value_type_bytes(type) != 0 && type != ValueType::f32 && type != ValueType::f64 &&
+         type != ValueType::boolean;
+}
+
 std::uint32_t value_type_bytes(ValueType type) noexcept {
   switch (type) {
     case ValueType::u8:
@@ -292,9 +297,7 @@ std::optional<std::vector<std::int64_t>> Metadata::get_ints(std::string_view key
     return result;
   }
   // Integers of no elements are told apart from floats of no elements by their type.
-  const bool is_integer = value_type_bytes(array->element_type) != 0 &&
-                          array->element_type != ValueType::f32 && array->element_type != ValueType::f64;
-  if (!is_integer) fail_type(key, k_expected, *value);
+  if (!is_integer_type(array->element_type)) fail_type(key, k_expected, *value);
   result.reserve(array->size());
   for (std::size_t index = 0; index < array->size(); ++index) {
     const std::optional<Integer> number = integer_at(*array, index);

@@ -33,6 +33,9 @@ const char* value_type_name(ValueType type) noexcept;
 /// Bytes of one value in a file; 0 for strings and arrays, whose size varies, and for unknown ids.
 std::uint32_t value_type_bytes(ValueType type) noexcept;
 
+/// Whether values of a type are integers; bool is none.
+bool is_integer_type(ValueType type) noexcept;
+
 /// Many strings in one allocation: a vocabulary of 150,000 pieces costs its text and four bytes each.
 class StringArray {
  public:

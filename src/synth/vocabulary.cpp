@@ -15,6 +15,7 @@ namespace {
 // Token types of the GGUF format.
 constexpr std::int32_t k_normal = 1;
 constexpr std::int32_t k_control = 3;
+constexpr std::int32_t k_byte = 6;
 
 /// Pairs in byte spelling; a left side that is no single byte was merged by an earlier line.
 constexpr auto k_merges = std::to_array<std::string_view>({
@@ -68,6 +69,34 @@ const Vocabulary& find_vocabulary(std::string_view pre_tokenizer) {
   return *found;
 }
 
+/// What the merges begin with: every byte in GPT-2's alphabet, or byte tokens and the printable characters of
+/// ASCII with U+2581 for a space.
+template <typename Add>
+void add_bytes(bool marks_spaces, const Add& add) {
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string spelling;
+    if (marks_spaces) {
+      spelling = fmt::format("<0x{:02X}>", byte);
+    } else {
+      tokenizer::append_byte_spelling(spelling, static_cast<unsigned char>(byte));
+    }
+    add(spelling, marks_spaces ? k_byte : k_normal);
+  }
+  if (!marks_spaces) return;
+  add("\u2581", k_normal);
+  for (char c = '!'; c <= '~'; ++c) add(std::string(1, c), k_normal);
+}
+
+/// A merge of the list, in the vocabulary's spelling.
+std::string spelled(std::string_view merge, bool marks_spaces) {
+  constexpr std::string_view k_space = "\u0120", k_mark = "\u2581";
+  std::string text(merge);
+  if (!marks_spaces) return text;
+  for (std::size_t at = 0; (at = text.find(k_space, at)) != std::string::npos; at += k_mark.size())
+    text.replace(at, k_space.size(), k_mark);
+  return text;
+}
+
 std::string without_space(std::string_view merge) {
   const std::size_t space = merge.find(' ');
   return std::string(merge.substr(0, space)) + std::string(merge.substr(space + 1));
@@ -77,20 +106,19 @@ std::string without_space(std::string_view merge) {
 
 void add_vocabulary(std::string_view pre_tokenizer, std::uint32_t n_vocab, gguf::Metadata& metadata) {
   const Vocabulary& vocabulary = find_vocabulary(pre_tokenizer);
-  SLUICE_CHECK(n_vocab >= 256 + k_merges.size() + vocabulary.specials.size());
+  constexpr std::size_t k_max_bytes_and_characters = 256 + 1 + 94;
+  SLUICE_CHECK(n_vocab >= k_max_bytes_and_characters + k_merges.size() + vocabulary.specials.size());
   gguf::StringArray tokens;
   std::vector<std::int32_t> types;
   const auto add = [&](std::string_view text, std::int32_t type) {
     tokens.push_back(text);
     types.push_back(type);
   };
-  for (int byte = 0; byte < 256; ++byte) {
-    std::string spelling;
-    tokenizer::append_byte_spelling(spelling, static_cast<unsigned char>(byte));
-    add(spelling, k_normal);
-  }
+  const bool marks_spaces = vocabulary.model == "gemma4";
+  add_bytes(marks_spaces, add);
   gguf::StringArray merges;
-  for (const std::string_view merge : k_merges) {
+  for (const std::string_view listed : k_merges) {
+    const std::string merge = spelled(listed, marks_spaces);
     add(without_space(merge), k_normal);
     merges.push_back(merge);
   }

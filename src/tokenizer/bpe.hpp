@@ -11,7 +11,8 @@
 
 namespace sluice::tokenizer {
 
-/// Byte-level BPE (tokenizer.ggml.model "gpt2").
+/// BPE by ranked merges: on bytes spelled in GPT-2's alphabet (tokenizer.ggml.model "gpt2"), or on characters
+/// as SentencePiece spells them ("gemma4").
 class BpeTokenizer final : public TextTokenizer {
  public:
   BpeTokenizer(const gguf::Metadata& metadata, const PreTokenizerSpec& spec);
@@ -26,6 +27,7 @@ class BpeTokenizer final : public TextTokenizer {
   void encode_word(std::string_view word, Scratch& scratch, std::vector<TokenId>& out) const;
   bool append_whole_word(std::string_view word, Scratch& scratch, std::vector<TokenId>& out) const;
   void load_symbols(std::string_view word, Scratch& scratch) const;
+  void append_byte(unsigned char byte, Scratch& scratch) const;
   void push_pair(std::uint32_t left, Scratch& scratch) const;
   void merge_symbols(Scratch& scratch) const;
 

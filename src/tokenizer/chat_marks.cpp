@@ -11,6 +11,7 @@ constexpr auto k_turn_ends = std::to_array<std::string_view>({
     "<|eot_id|>",             // Llama 3
     "<|eot|>",                // Llama 4
     "<end_of_turn>",          // Gemma
+    "<turn|>",                // Gemma 4
     "<|end|>",                // Phi, gpt-oss (where it ends a message, not the generation)
     "<|END_OF_TURN_TOKEN|>",  // Command R
     "<|end_of_turn|>",        // OpenChat
@@ -29,6 +30,7 @@ constexpr auto k_other_ends = std::to_array<std::string_view>({
     "<|return|>", "<|call|>",                                       // gpt-oss
     "</s>", "<eos>", "[EOS]", "<|eos|>", "<|calls|>", "<|flush|>",  // Solar Open
     "[e~[",                                                         // MiniMax M2
+    "<|tool_response>",  // Gemma 4: what follows is for a tool to say
 });
 
 // What opens a turn or names its speaker.
@@ -45,7 +47,8 @@ constexpr auto k_openings = std::to_array<std::string_view>({
     "<|header_start|>",
     "<|header_end|>",  // Llama 4
     "<start_of_turn>",
-    "<bos>",  // Gemma
+    "<bos>",    // Gemma
+    "<|turn>",  // Gemma 4
     "<|system|>",
     "<|user|>",
     "<|assistant|>",

@@ -31,14 +31,21 @@ TokenId find_end_of_turn(const Vocab& vocab, TokenId eos) {
   return -1;
 }
 
-std::vector<TokenId> find_end_tokens(const Vocab& vocab, TokenId eos, TokenId eot, TokenId eom) {
+std::vector<TokenId> find_end_tokens(const Vocab& vocab, TokenId eos, const SpecialIds& special) {
   std::vector<TokenId> ends;
-  for (const TokenId token : {eos, eot, eom}) {
+  const auto add_id = [&](TokenId token) {
     if (token >= 0) ends.push_back(token);
+  };
+  add_id(eos);
+  for (const SpecialToken which : {SpecialToken::eot, SpecialToken::eom, SpecialToken::fim_padding,
+                                   SpecialToken::fim_repository, SpecialToken::fim_file}) {
+    add_id(special[static_cast<std::size_t>(which)]);
   }
+  // To Gemma 4, which ends with <turn|>, </s> is HTML.
+  const bool is_gemma4 = has_control(vocab, "<|tool_response>");
   const auto add = [&](std::string_view text) {
     const TokenId token = vocab.find(text);
-    if (is_end(vocab, token, eos)) ends.push_back(token);
+    if (is_end(vocab, token, eos) && !(is_gemma4 && text == "</s>")) ends.push_back(token);
   };
   for (const std::string_view text : turn_end_marks()) {
     if (text != "<|end|>" || !end_only_ends_message(vocab)) add(text);

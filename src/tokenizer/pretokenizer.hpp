@@ -25,6 +25,15 @@ struct PreTokenizerSpec {
   /// The text is brought to Unicode's form C first. GGUF does not carry the normalizer, so it goes with the
   /// name.
   bool normalizes_nfc = false;
+  /// Pieces are spelled as SentencePiece does: in UTF-8, with U+2581 for a space and <0xNN> for a byte that
+  /// no piece spells. Otherwise in GPT-2's alphabet of bytes.
+  bool marks_spaces = false;
+  /// A run of newlines that is a token is taken whole.
+  bool keeps_newlines = false;
+  /// Texts begin with BOS even where the file denies it (converters of the family wrote that wrongly).
+  bool forces_bos = false;
+  /// A file may lack the merges, as tiktoken does: the ids are the ranks.
+  bool ids_are_ranks = false;
 };
 
 std::span<const PreTokenizerSpec> pre_tokenizer_specs() noexcept;

@@ -10,6 +10,7 @@
 // compile time.
 #define SPACE R"(\t-\r\x{85}\p{Z})"  // inside a class
 #define SPACES_TAIL "[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+"
+#define SPACES(count) "[" SPACE "]{" count "}(?![^" SPACE "])|"
 #define SPACES_LINES "[" SPACE R"(]*[\r\n]+|)" SPACES_TAIL
 #define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define SYMBOLS " ?[^" SPACE R"(\p{L}\p{N}]+)"
@@ -31,6 +32,15 @@
   ASCII_PUNCTUATION R"([A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+)" newlines
 #define KANJI_KANA R"([\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+)"
 #define CJK_HANGUL R"([\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+)"
+// Digits in threes from the right. Only the first of a run looks ahead over all of it: what follows begins
+// where another match ended. `end` is what must stand behind the run.
+#define DIGITS_FROM_RIGHT(digit, end)                                                                \
+  "(?<!" digit ")" digit "{1,2}(?=(?:" digit "{3})*+" end ")|(?<!" digit ")" digit "{3}(?=(?:" digit \
+  "{3})*+" end ")|\\G(?<=" digit ")" digit "{3}"
+#define ASIAN                                                                                              \
+  R"([\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{F900}-\x{FAFF}\x{3040}-\x{30FF}\x{FF65}-\x{FF9F}\x{2F00}-)"     \
+  R"(\x{2FDF}\x{E40}-\x{EFF}\x{1780}-\x{17FF}\x{1000}-\x{109F}\x{AA60}-\x{AA7F}\x{A9E0}-\x{A9FF}\x{AC00})" \
+  R"(-\x{D7AF}\x{1100}-\x{11FF}]+)"
 
 namespace sluice::tokenizer {
 namespace {
@@ -39,6 +49,7 @@ using Pattern = std::string_view;
 
 constexpr std::array<Pattern, 1> k_gpt2 = {GPT2};
 constexpr std::array<Pattern, 2> k_starcoder = {R"(\p{N})", GPT2};
+constexpr std::array<Pattern, 1> k_lines = {R"([^\n]+|\n+)"};
 constexpr std::array<Pattern, 3> k_falcon = {R"([\p{P}$+<=>^~|`]+)", GPT2, "[0-9][0-9][0-9]"};
 constexpr std::array<Pattern, 4> k_default = {R"([\p{P}$+<=>^~|]+)", GPT2, R"(\p{N}+)", "[0-9][0-9][0-9]"};
 
@@ -54,6 +65,18 @@ constexpr std::array<Pattern, 1> k_bailing = {
 constexpr std::array<Pattern, 1> k_seed_coder = {CONTRACTION R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^)" SPACE
                                                              R"(\p{L}\p{N}\r\n]+|)" SPACES_LINES};
 
+constexpr std::array<Pattern, 1> k_ufakzeka = {R"([^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)" SYMBOLS
+                                               R"([\r\n]*|)" SPACES_LINES};
+constexpr std::array<Pattern, 2> k_laguna = {k_lines[0], CL100K(R"(\p{N})")};
+constexpr std::array<Pattern, 1> k_jais2 = {
+    CONTRACTION R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)" SYMBOLS R"([\r\n]*|[)" SPACE
+                R"(]*[\r\n]+|)" SPACES("512") SPACES("256") SPACES("128") SPACES("64") SPACES("32")
+                    SPACES("16") SPACES("8") SPACES("4") SPACES("1,2") "[" SPACE "]"};
+// Words that single spaces divide are one; possessive, so that nothing is tried twice.
+constexpr std::array<Pattern, 1> k_exaone_moe = {
+    CONTRACTION R"(|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*+(?: \p{L}\p{M}*+)*+)++|\p{N}|)" SYMBOLS
+                R"([\r\n/]?|[)" SPACE R"(]*[\r\n]|)" SPACES_TAIL};
+
 constexpr std::array<Pattern, 1> k_gpt4o = {
     O200K(UPPER, LOWER, CONTRACTION "?", R"(\p{N}{1,3})", R"([\r\n/])")};
 constexpr std::array<Pattern, 1> k_tekken = {O200K(UPPER, LOWER, "", R"(\p{N})", R"([\r\n/])")};
@@ -62,6 +85,21 @@ constexpr std::array<Pattern, 1> k_kimi = {
 
 constexpr std::array<Pattern, 3> k_deepseek_v3 = {R"(\p{N}{1,3})", KANJI_KANA,
                                                   DEEPSEEK_V3(R"([\r\n]*|)" SPACES_LINES)};
+constexpr std::array<Pattern, 4> k_spark = {R"(\p{N}{1,3})", KANJI_KANA,
+                                            DEEPSEEK_V3(R"(|[\r\n]|)" SPACES_TAIL), R"(\p{N})"};
+constexpr std::array<Pattern, 3> k_afmoe = {DIGITS_FROM_RIGHT(R"(\p{N})", R"((?!\p{N}))"), ASIAN,
+                                            DEEPSEEK_V3(R"([\r\n]*|)" SPACES_LINES)};
+constexpr std::array<Pattern, 2> k_tiny_aya = {
+    DIGITS_FROM_RIGHT(R"(\d)", R"(\b)"), O200K(UPPER, LOWER, CONTRACTION "?", R"(\p{N}{1,3})", R"([\r\n])")};
+constexpr std::array<Pattern, 2> k_superbpe = {R"(\p{N}+)", DIGITS_FROM_RIGHT(R"(\d)", R"((?!\d))")};
+constexpr std::array<Pattern, 2> k_youtu = {
+    R"([\x{AC00}-\x{D7A3}\x{3131}-\x{318E}]+|[\x{FF01}\x{2026}\x{201C}\x{201D}\x{2018}\x{2019}\x{2014}\x{FF1A})"
+    R"(\x{FF1B}\x{FF0C}\x{3001}-\x{303F}\x{FE30}-\x{FE4F}]+|[\x{3105}-\x{312F}]+|)" KANJI_KANA,
+    O200K(UPPER, LOWER, CONTRACTION "?", R"(\p{N})", R"([\r\n/])")};
+constexpr std::array<Pattern, 6> k_chameleon = {"<sentinel:[0-9]+>",       "IMGIMG[A-I]{1,4}Z",
+                                                "[\\t\\n]|    |  ",        R"(\p{N})",
+                                                R"([\p{P}!-/:-@\[-`{-~])", GPT2};
+
 constexpr std::array<Pattern, 5> k_deepseek_coder = {R"([\r\n])", "[" SPACE R"(]?\p{L}+)",
                                                      "[" SPACE R"(]?\p{P}+)", CJK_HANGUL, R"(\p{N})"};
 constexpr std::array<Pattern, 6> k_deepseek_llm = {
@@ -98,11 +136,14 @@ constexpr bool k_nfc = true;
 // Sorted by name for the reader of an error message.
 constexpr auto k_specs = std::to_array<PreTokenizerSpec>({
     {"a.x-4.0", k_gpt2},
+    {"afmoe", k_afmoe},
     {"bailingmoe", k_bailing},
     {"bailingmoe2", k_bailing},
     {"bloom", k_bloom},
+    {"chameleon", k_chameleon, false, k_adds_bos},
     {"chatglm-bpe", k_llama3},
     {"codeshell", k_starcoder},
+    {"cohere2moe", k_tiny_aya},
     {"command-r", k_starcoder, false, false, k_nfc},
     {"dbrx", k_llama3},
     {"deepseek-coder", k_deepseek_coder},
@@ -111,24 +152,43 @@ constexpr auto k_specs = std::to_array<PreTokenizerSpec>({
     {"deepseek-v3", k_deepseek_v3},
     {"default", k_default},
     {"exaone", k_starcoder},
+    {"exaone-moe", k_exaone_moe},
     {"exaone4", k_gpt2},
+    {"f2llmv2", k_qwen2, false, false, k_nfc},
     {"falcon", k_falcon},
     {"falcon-h1", k_llama3, k_ignore_merges, k_adds_bos},
     {"falcon3", k_llama3, k_ignore_merges, k_adds_bos},
+    {.name = "gemma4", .stages = k_lines, .marks_spaces = true, .keeps_newlines = true, .forces_bos = true},
     {"gigachat", k_gpt2},
     {"glm4", k_llama3},
     {"gpt-2", k_gpt2},
     {"gpt-4o", k_gpt4o},
     {"gpt3-finnish", k_bloom},
     {"granite-docling", k_gpt2},
+    {.name = "granite-embed-multi-311m",
+     .stages = k_lines,
+     .marks_spaces = true,
+     .keeps_newlines = true,
+     .forces_bos = true},
+    {"granite-embed-multi-97m", k_gpt4o, k_ignore_merges},
     {"grok-2", k_qwen2},
     {"hunyuan", k_qwen2},
     {"hunyuan-dense", k_deepseek_v3},
+    {"hy_v4", k_deepseek_v3},
     {"jais", k_gpt2},
+    {"jais-2", k_jais2},
+    {"jina-de", k_gpt2},
+    {"jina-es", k_gpt2},
+    {"jina-v1-en", k_gpt2},
+    {"jina-v2-code", k_gpt2},
+    {"jina-v2-de", k_gpt2},
+    {"jina-v2-es", k_gpt2},
+    {"jina-v5-nano", k_llama3, k_ignore_merges, k_adds_bos},
     {"joyai-llm", k_deepseek_v3},
     {"kanana2", k_gpt4o},
-    {"kimi-k2", k_kimi},
+    {.name = "kimi-k2", .stages = k_kimi, .ids_are_ranks = true},
     {"kormo", k_qwen2},
+    {"laguna", k_laguna},
     {"lfm2", k_llama3, k_ignore_merges, k_adds_bos},
     {"llada-moe", k_bailing},
     {"llama-bpe", k_llama3, k_ignore_merges, k_adds_bos},
@@ -142,6 +202,7 @@ constexpr auto k_specs = std::to_array<PreTokenizerSpec>({
     {"minerva-7b", k_starcoder},
     {"minicpm5", k_minicpm5, k_ignore_merges},
     {"minimax-m2", k_gpt4o},
+    {"modern-bert", k_gpt2},
     {"mpt", k_gpt2, false, false, k_nfc},
     {"olmo", k_gpt2, false, false, k_nfc},
     {"phi-2", k_gpt2},
@@ -150,15 +211,23 @@ constexpr auto k_specs = std::to_array<PreTokenizerSpec>({
     {"qwen2", k_qwen2, false, false, k_nfc},
     {"qwen35", k_qwen35, false, false, k_nfc},
     {"refact", k_starcoder},
+    {"roberta-bpe", k_gpt2},
+    {.name = "sarvam-moe", .stages = k_lines, .marks_spaces = true},
     {"seed-coder", k_seed_coder},
     {"smaug-bpe", k_llama3},
     {"smollm", k_starcoder},
     {"solar-open", k_qwen2},
+    {"spark2_5", k_spark},
     {"stablelm2", k_qwen2},
     {"starcoder", k_starcoder},
+    {"superbpe", k_superbpe},
+    {"talkie", k_gpt4o},
     {"tekken", k_tekken, k_ignore_merges, k_adds_bos},
+    {"tiny_aya", k_tiny_aya},
     {"trillion", k_gpt2},
+    {"ufakzeka", k_ufakzeka},
     {"viking", k_viking},
+    {"youtu", k_youtu, k_ignore_merges},
 });
 
 }  // namespace

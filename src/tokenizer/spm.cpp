@@ -4,29 +4,15 @@
 #include <string>
 
 #include "base/error.hpp"
+#include "tokenizer/byte_tokens.hpp"
 #include "tokenizer/utf8.hpp"
 
 namespace sluice::tokenizer {
 namespace {
 
-constexpr std::string_view k_space_mark = "\xE2\x96\x81";  ///< U+2581, how the vocabulary spells a space.
 // A longer segment is cut. It keeps positions in 32 bits and the memory of one segment bounded.
 constexpr std::size_t k_max_segment_bytes = 16u << 20;
 constexpr std::uint32_t k_none = 0xFFFF'FFFF;
-
-int hex_value(char c) noexcept {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  return -1;
-}
-
-// "<0x0A>" gives 10; anything else -1.
-int parse_byte_token(std::string_view text) noexcept {
-  if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return -1;
-  const int high = hex_value(text[3]), low = hex_value(text[4]);
-  return high < 0 || low < 0 ? -1 : high * 16 + low;
-}
 
 struct Symbol {
   std::uint32_t begin, length;  ///< Length 0: merged into its left neighbour.
@@ -70,26 +56,9 @@ SpmTokenizer::SpmTokenizer(const gguf::Metadata& metadata)
                "model anew",
                metadata.source_name);
   }
-  load_byte_tokens(metadata);
+  byte_tokens_ = find_byte_tokens(vocab(), metadata.source_name);
   splits_at_spaces_ = !joins_words();
   adds_space_prefix_ = metadata.get_bool("tokenizer.ggml.add_space_prefix").value_or(true);
-}
-
-void SpmTokenizer::load_byte_tokens(const gguf::Metadata& metadata) {
-  byte_tokens_.fill(-1);
-  for (TokenId token = 0; vocab().contains(token); ++token) {
-    if (vocab().kind(token) != TokenKind::byte) continue;
-    const int byte = parse_byte_token(vocab().text(token));
-    if (byte < 0) {
-      base::fail(ErrorCode::invalid_file,
-                 "{}: token {} is a byte token spelled \"{}\", expected <0x00> to <0xFF>; the file is "
-                 "damaged or was "
-                 "converted wrongly",
-                 metadata.source_name, token, vocab().text(token));
-    }
-    TokenId& slot = byte_tokens_[static_cast<std::size_t>(byte)];
-    if (slot < 0) slot = token;
-  }
 }
 
 bool SpmTokenizer::joins_words() const noexcept {
@@ -106,13 +75,7 @@ void SpmTokenizer::encode_plain(std::string_view text, bool after_special, std::
   std::string escaped;
   escaped.reserve(text.size() + text.size() / 4 + k_space_mark.size());
   if (adds_space_prefix_ && after_special) escaped.append(k_space_mark);
-  for (const char byte : text) {
-    if (byte == ' ') {
-      escaped.append(k_space_mark);
-    } else {
-      escaped.push_back(byte);
-    }
-  }
+  append_marked(escaped, text);
   Scratch scratch;
   const std::string_view all = escaped;
   for (std::size_t begin = 0; begin < all.size();) {
@@ -195,19 +158,7 @@ void SpmTokenizer::append_symbol(std::string_view piece, std::vector<TokenId>& o
 }
 
 void SpmTokenizer::append_piece_bytes(TokenId token, std::string& out) const {
-  const std::string_view text = vocab().text(token);
-  if (vocab().kind(token) == TokenKind::byte) {
-    out.push_back(static_cast<char>(parse_byte_token(text)));
-    return;
-  }
-  for (std::size_t pos = 0; pos < text.size();) {
-    if (text.substr(pos).starts_with(k_space_mark)) {
-      out.push_back(' ');
-      pos += k_space_mark.size();
-    } else {
-      out.push_back(text[pos++]);
-    }
-  }
+  append_unmarked(out, vocab(), token);
 }
 
 }  // namespace sluice::tokenizer

@@ -22,7 +22,6 @@ class SpmTokenizer final : public TextTokenizer {
 
  private:
   struct Scratch;
-  void load_byte_tokens(const gguf::Metadata& metadata);
   bool joins_words() const noexcept;
   void encode_segment(std::string_view text, Scratch& scratch, std::vector<TokenId>& out) const;
   void load_symbols(std::string_view text, Scratch& scratch) const;

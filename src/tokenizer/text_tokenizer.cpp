@@ -11,12 +11,10 @@ bool is_space(char byte) noexcept {
   return byte == ' ' || (byte >= '\t' && byte <= '\r');
 }
 
-// Phi-3's tokenizer takes the white space after its special tokens as part of them.
-bool family_strips_after_special(const gguf::Metadata& metadata) {
-  std::string name(metadata.get_string("general.name").value_or(""));
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  return name.find("phi-3") != std::string::npos || name.find("phi3") != std::string::npos;
+// Phi-3's tokenizer takes the white space after its special tokens as part of them. The family is told by
+// tokens that no other SentencePiece vocabulary has.
+bool is_phi3(const Vocab& vocab) {
+  return vocab.find("<|assistant|>") >= 0 && vocab.find("<|end|>") >= 0 && vocab.find("<|endoftext|>") >= 0;
 }
 
 bool keeps_space_in_phi3(std::string_view text) noexcept {
@@ -29,28 +27,45 @@ TextTokenizer::TextTokenizer(const gguf::Metadata& metadata, const FamilyDefault
     : vocab_(metadata),
       specials_(vocab_),
       model_name_(metadata.get_string("tokenizer.ggml.model").value_or("")),
-      strips_after_special_(family_strips_after_special(metadata)) {
+      strips_after_special_(defaults.has_sentencepiece_ids && is_phi3(vocab_)) {
   load_special_ids(metadata, defaults);
 }
 
 void TextTokenizer::load_special_ids(const gguf::Metadata& metadata, const FamilyDefaults& defaults) {
   bos_ = vocab_.special_id(metadata, "tokenizer.ggml.bos_token_id");
   eos_ = vocab_.special_id(metadata, "tokenizer.ggml.eos_token_id");
-  eot_ = vocab_.special_id(metadata, "tokenizer.ggml.eot_token_id");
-  unknown_ = vocab_.special_id(metadata, "tokenizer.ggml.unknown_token_id");
-  const TokenId eom = vocab_.special_id(metadata, "tokenizer.ggml.eom_token_id");
+  special_ = find_special_tokens(metadata, vocab_);
   if (defaults.has_sentencepiece_ids) {
     const auto is_control = [&](TokenId token) {
       return vocab_.contains(token) && vocab_.kind(token) == TokenKind::control;
     };
+    TokenId& unknown = special_[static_cast<std::size_t>(SpecialToken::unknown)];
     if (bos_ < 0 && is_control(1)) bos_ = 1;
     if (eos_ < 0 && is_control(2)) eos_ = 2;
-    if (unknown_ < 0 && vocab_.kind(0) == TokenKind::unknown) unknown_ = 0;
+    if (unknown < 0 && vocab_.kind(0) == TokenKind::unknown) unknown = 0;
   }
-  if (eot_ < 0) eot_ = find_end_of_turn(vocab_, eos_);
-  adds_bos_ = bos_ >= 0 && metadata.get_bool("tokenizer.ggml.add_bos_token").value_or(defaults.adds_bos);
+  TokenId& eot = special_[static_cast<std::size_t>(SpecialToken::eot)];
+  if (eot < 0) eot = find_end_of_turn(vocab_, eos_);
+  adds_bos_ = bos_ >= 0 && (defaults.forces_bos ||
+                            metadata.get_bool("tokenizer.ggml.add_bos_token").value_or(defaults.adds_bos));
   adds_eos_ = eos_ >= 0 && metadata.get_bool("tokenizer.ggml.add_eos_token").value_or(false);
-  eog_ = find_end_tokens(vocab_, eos_, eot_, eom);
+  eog_ = find_end_tokens(vocab_, eos_, special_);
+  load_suppressed(metadata);
+}
+
+void TextTokenizer::load_suppressed(const gguf::Metadata& metadata) {
+  constexpr std::string_view k_key = "tokenizer.ggml.suppress_tokens";
+  const gguf::Value* value = metadata.find(k_key);
+  const auto* array = value == nullptr ? nullptr : std::get_if<gguf::Array>(&value->data);
+  // Vocab warns of what is no list of ids.
+  if (array == nullptr || !gguf::is_integer_type(array->element_type)) return;
+  const std::vector<std::int64_t> ids = *metadata.get_ints(k_key);
+  for (const std::int64_t id : ids) {
+    if (id >= 0 && id < static_cast<std::int64_t>(vocab_.size()))
+      suppressed_.push_back(static_cast<TokenId>(id));
+  }
+  std::sort(suppressed_.begin(), suppressed_.end());
+  suppressed_.erase(std::unique(suppressed_.begin(), suppressed_.end()), suppressed_.end());
 }
 
 std::vector<TokenId> TextTokenizer::encode(std::string_view text, const EncodeOptions& options) const {

@@ -16,6 +16,7 @@ namespace sluice::tokenizer {
 /// What a family does when the file does not say.
 struct FamilyDefaults {
   bool adds_bos = false;
+  bool forces_bos = false;             ///< Whatever the file says.
   bool has_sentencepiece_ids = false;  ///< BOS 1 and EOS 2, if these are control tokens.
 };
 
@@ -40,7 +41,7 @@ class TextTokenizer : public Tokenizer {
   virtual void append_piece_bytes(TokenId token, std::string& out) const = 0;
 
   const Vocab& vocab() const noexcept { return vocab_; }
-  TokenId unknown_token() const noexcept { return unknown_; }
+  TokenId unknown_token() const noexcept { return special_token(SpecialToken::unknown); }
 
  private:
   bool is_special(TokenId token) const noexcept;
@@ -48,17 +49,17 @@ class TextTokenizer : public Tokenizer {
   void append_tokens(std::string_view text, bool after_special, FindSpecial find,
                      std::vector<TokenId>& out) const;
   void load_special_ids(const gguf::Metadata& metadata, const FamilyDefaults& defaults);
+  void load_suppressed(const gguf::Metadata& metadata);
 
   Vocab vocab_;
   SpecialMatcher specials_;
   std::string model_name_;
-  TokenId unknown_ = -1;
   bool strips_after_special_ = false;
 };
 
-/// The ids that end a generation: the given ones (-1 is none) and the well-known end tokens that are control
-/// tokens of the vocabulary. Sorted, without repeats.
-std::vector<TokenId> find_end_tokens(const Vocab& vocab, TokenId eos, TokenId eot, TokenId eom);
+/// The ids that end a generation: EOS and those of `special` that do, and the well-known end tokens that are
+/// control tokens of the vocabulary. Sorted, without repeats.
+std::vector<TokenId> find_end_tokens(const Vocab& vocab, TokenId eos, const SpecialIds& special);
 /// The token that ends a turn in the well-known chat formats, or -1.
 TokenId find_end_of_turn(const Vocab& vocab, TokenId eos);
 

@@ -16,7 +16,9 @@ namespace {
 const PreTokenizerSpec& choose_pre_tokenizer(const gguf::Metadata& metadata,
                                              const TokenizerOptions& options) {
   std::string_view name = options.pre_tokenizer;
-  if (name.empty()) name = metadata.get_string("tokenizer.ggml.pre").value_or("");
+  // The model's name says all, and files leave the other out.
+  const bool is_gemma4 = metadata.get_string("tokenizer.ggml.model") == "gemma4";
+  if (name.empty()) name = is_gemma4 ? "gemma4" : metadata.get_string("tokenizer.ggml.pre").value_or("");
   if (name.empty()) {
     base::warn(
         "{}: tokenizer.ggml.pre is missing, so \"default\" is used, which may split words otherwise than the "
@@ -59,7 +61,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const gguf::Metadata& metadata, const 
                metadata.source_name,
                metadata.contains("tokenizer.ggml.model") ? fmt::format("\"{}\"", model) : "missing");
   }
-  if (model == "gpt2") {
+  if (model == "gpt2" || model == "gemma4") {
     return std::make_unique<BpeTokenizer>(metadata, choose_pre_tokenizer(metadata, options));
   }
   if (model == "llama") {
@@ -73,8 +75,8 @@ std::unique_ptr<Tokenizer> make_tokenizer(const gguf::Metadata& metadata, const 
     return std::make_unique<SpmTokenizer>(metadata);
   }
   base::fail(ErrorCode::unsupported,
-             "{}: tokenizer.ggml.model is \"{}\", supported are \"gpt2\" and \"llama\"", metadata.source_name,
-             model);
+             "{}: tokenizer.ggml.model is \"{}\", supported are \"gpt2\", \"gemma4\" and \"llama\"",
+             metadata.source_name, model);
 }
 
 }  // namespace sluice::tokenizer

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gguf/metadata.hpp"
+#include "tokenizer/special_tokens.hpp"
 
 namespace sluice::tokenizer {
 
@@ -66,22 +67,29 @@ class Tokenizer {
   // Special tokens, -1 when the model has none.
   TokenId bos() const noexcept { return bos_; }
   TokenId eos() const noexcept { return eos_; }
-  TokenId eot() const noexcept { return eot_; }
+  TokenId eot() const noexcept { return special_token(SpecialToken::eot); }
+  TokenId special_token(SpecialToken which) const noexcept {
+    return special_[static_cast<std::size_t>(which)];
+  }
   bool adds_bos() const noexcept { return adds_bos_; }
   bool adds_eos() const noexcept { return adds_eos_; }
   /// Encoding puts a space before plain text (SentencePiece); decoding a text takes one away at its start.
   bool adds_space_prefix() const noexcept { return adds_space_prefix_; }
-  /// eos, eot, eom and the well-known end tokens found in the vocabulary ("<|im_end|>", "<|eot_id|>",
-  /// "<end_of_turn>", ...).
+  /// eos, eot, eom, the well-known end tokens found in the vocabulary ("<|im_end|>", "<|eot_id|>",
+  /// "<end_of_turn>", ...) and those that end a part of a file to be filled in.
   bool is_end_of_generation(TokenId token) const noexcept;
   const std::vector<TokenId>& end_of_generation_tokens() const noexcept { return eog_; }
+  /// tokenizer.ggml.suppress_tokens: what is never to be generated. Sorted.
+  const std::vector<TokenId>& suppressed_tokens() const noexcept { return suppressed_; }
   /// The id whose vocabulary text is exactly `text`, or -1.
   virtual TokenId find_token(std::string_view text) const noexcept = 0;
 
  protected:
-  TokenId bos_ = -1, eos_ = -1, eot_ = -1;
+  TokenId bos_ = -1, eos_ = -1;
+  SpecialIds special_{};
   bool adds_bos_ = false, adds_eos_ = false, adds_space_prefix_ = false;
-  std::vector<TokenId> eog_;  ///< Sorted.
+  std::vector<TokenId> eog_;         ///< Sorted.
+  std::vector<TokenId> suppressed_;  ///< Sorted.
 };
 
 /// Builds the tokenizer a model file describes. Throws Error(invalid_file) for an inconsistent vocabulary

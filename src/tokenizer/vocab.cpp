@@ -14,17 +14,12 @@
 #include "base/log.hpp"
 #include "gguf/text.hpp"
 #include "tokenizer/chat_marks.hpp"
+#include "tokenizer/special_tokens.hpp"
 
 namespace sluice::tokenizer {
 namespace {
 
 constexpr std::size_t k_max_tokens = 16u << 20;  ///< The largest vocabularies of today have 262,144.
-
-bool is_integer(gguf::ValueType type) noexcept {
-  using enum gguf::ValueType;
-  return type == u8 || type == i8 || type == u16 || type == i16 || type == u32 || type == i32 ||
-         type == u64 || type == i64;
-}
 
 /// A number that is not negative; nothing for other values.
 std::optional<std::int64_t> integer_of(const gguf::Value& value) noexcept {
@@ -88,8 +83,17 @@ void Vocab::load_kinds(const gguf::Metadata& metadata) {
 }
 
 void Vocab::load_scores(const gguf::Metadata& metadata) {
-  auto scores = metadata.get_floats("tokenizer.ggml.scores");
-  if (!scores) return;
+  constexpr std::string_view k_key = "tokenizer.ggml.scores";
+  const gguf::Value* value = metadata.find(k_key);
+  if (value == nullptr) return;
+  std::optional<std::vector<float>> scores;
+  const auto* array = std::get_if<gguf::Array>(&value->data);
+  if (array != nullptr && gguf::is_integer_type(array->element_type)) {
+    const std::vector<std::int64_t> integers = *metadata.get_ints(k_key);
+    scores.emplace(integers.begin(), integers.end());
+  } else {
+    scores = metadata.get_floats(k_key);
+  }
   if (scores->size() != size()) {
     base::fail(
         ErrorCode::invalid_file,
@@ -161,7 +165,7 @@ void Vocab::warn_about_ids(const gguf::Metadata& metadata) const {
     }
     if (!entry.key.ends_with("_token_ids") && !entry.key.ends_with("suppress_tokens")) continue;
     const auto* array = std::get_if<gguf::Array>(&entry.value.data);
-    const bool is_list = array != nullptr && is_integer(array->element_type);
+    const bool is_list = array != nullptr && gguf::is_integer_type(array->element_type);
     const auto ids = is_list ? metadata.get_ints(entry.key) : std::nullopt;
     const auto is_outside = [&](std::int64_t id) {
       return id < 0 || id >= static_cast<std::int64_t>(size());
@@ -186,6 +190,9 @@ void Vocab::correct_marks(const gguf::Metadata& metadata) {
   };
   for (TokenId token = 0; contains(token); ++token) {
     if (is_chat_mark(text(token))) correct(token);
+    // Most files have these as plain tokens, so there is nothing to warn of.
+    TokenKind& token_kind = kinds_[static_cast<std::size_t>(token)];
+    if (token_kind != TokenKind::unknown && is_infill_mark(text(token))) token_kind = TokenKind::control;
   }
   const auto named_id = [&](const char* name) {
     return special_id(metadata, fmt::format("tokenizer.ggml.{}_token_id", name));

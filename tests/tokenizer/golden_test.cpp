@@ -85,10 +85,11 @@ TEST(GoldenStories, PromptsEncodeWithBosLikeTheReference) {
   }
 }
 
-TEST(GoldenQwen3, EndsOfGenerationAreTheChatAndTextEnds) {
+TEST(GoldenQwen3, EndsOfGenerationAreTheEndsOfChatTextAndInfilling) {
   SLUICE_NEEDS_DATA(path, "vocab/ggml-vocab-qwen3.gguf");
   const auto tokenizer = test::load_tokenizer(path);
-  EXPECT_THAT(tokenizer->end_of_generation_tokens(), testing::ElementsAre(151643, 151645));
+  EXPECT_THAT(tokenizer->end_of_generation_tokens(),
+              testing::ElementsAre(151643, 151645, 151662, 151663, 151664));
   EXPECT_EQ(tokenizer->eot(), 151645);
 }
 

@@ -37,6 +37,30 @@ TEST(PreTokenizer, DigitsGroupAsTheFamilyWants) {
   EXPECT_THAT(split("gpt-4o", "12345"), ElementsAre("123", "45"));
 }
 
+TEST(PreTokenizer, DigitsGroupFromTheRightInSomeFamilies) {
+  for (const char* name : {"tiny_aya", "cohere2moe", "afmoe", "superbpe"}) {
+    EXPECT_THAT(split(name, "1234567"), ElementsAre("1", "234", "567")) << name;
+    EXPECT_THAT(split(name, "12345678"), ElementsAre("12", "345", "678")) << name;
+    EXPECT_THAT(split(name, "123456"), ElementsAre("123", "456")) << name;
+    EXPECT_THAT(split(name, "12"), ElementsAre("12")) << name;
+  }
+  EXPECT_THAT(split("tiny_aya", "a 12345, 1234"), ElementsAre("a", " ", "12", "345", ",", " ", "1", "234"));
+  // A letter behind the digits ends no word, so they count from the left.
+  EXPECT_THAT(split("tiny_aya", "12345x"), ElementsAre("123", "45", "x"));
+}
+
+TEST(PreTokenizer, NewerFamiliesSplitAsTheirTokenizersDo) {
+  EXPECT_THAT(split("gemma4", "a b\n\nc"), ElementsAre("a b", "\n\n", "c"));
+  EXPECT_THAT(split("ufakzeka", "Ali's"), ElementsAre("Ali", "'s"));
+  EXPECT_THAT(split("ufakzeka", "it'd be"), ElementsAre("it", "'d", " be"));
+  EXPECT_THAT(split("laguna", "x;\n\ny"), ElementsAre("x", ";", "\n\n", "y"));
+  EXPECT_THAT(split("exaone-moe", "go on there."), ElementsAre("go on there", "."));
+  EXPECT_THAT(split("jais-2", "a" + std::string(7, ' ') + "b"), ElementsAre("a", "    ", "  ", " b"));
+  EXPECT_THAT(split("spark2_5", "x;\ny"), ElementsAre("x", ";", "\n", "y"));
+  EXPECT_THAT(split("youtu", "a\u4F60\uFF0Cb"), ElementsAre("a", "\u4F60", "\uFF0C", "b"));
+  EXPECT_THAT(split("chameleon", "a  12!!"), ElementsAre("a", "  ", "1", "2", "!", "!"));
+}
+
 TEST(PreTokenizer, TheLastSpaceGoesToTheNextWord) {
   for (const char* name :
        {"gpt-2", "qwen2", "llama-bpe", "gpt-4o", "deepseek-v3", "smollm", "command-r", "refact"}) {
@@ -134,8 +158,8 @@ TEST(PreTokenizer, LongRunsDoNotTakeQuadraticTime) {
                                           std::string(k_bytes, '\xFF'),
                                           upper_lower,
                                           spaced_lines};
-  for (const char* name :
-       {"gpt-2", "qwen2", "gpt-4o", "deepseek-llm", "deepseek-v3", "kimi-k2", "bloom", "falcon"}) {
+  for (const char* name : {"gpt-2", "qwen2", "gpt-4o", "deepseek-llm", "deepseek-v3", "kimi-k2", "bloom",
+                           "falcon", "tiny_aya", "superbpe", "afmoe", "exaone-moe", "jais-2", "gemma4"}) {
     const PreTokenizer splitter(*find_pre_tokenizer(name));
     for (const std::string& text : texts) {
       std::size_t n_bytes = 0;

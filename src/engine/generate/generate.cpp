@@ -1,8 +1,11 @@
 #include "sluice/generate.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/check.hpp"
 #include "base/clock.hpp"
@@ -96,6 +99,16 @@ class Generator {
     return !options_.ignore_eos && model_.tokenizer().is_end_of_generation(token);
   }
 
+  /// The logits without the tokens that the file says are never to be generated.
+  std::span<const float> allowed(std::span<const float> logits) {
+    const std::span<const TokenId> suppressed = model_.tokenizer().suppressed_tokens();
+    if (suppressed.empty()) return logits;
+    allowed_.assign(logits.begin(), logits.end());
+    for (const TokenId token : suppressed)
+      allowed_[static_cast<std::size_t>(token)] = -std::numeric_limits<float>::infinity();
+    return allowed_;
+  }
+
   /// One pass behind the last token, with guesses if they pay; false when it was cancelled.
   bool next() {
     input_.assign(1, drawn_.back());
@@ -129,7 +142,7 @@ class Generator {
       model_.step({&item, 1}, [&](std::size_t, std::size_t, std::span<const float> logits) {
         if (!goes_on) return;
         if (!drawn_.empty()) sampler_.accept(drawn_.back());
-        const TokenId token = sampler_.sample(logits);
+        const TokenId token = sampler_.sample(allowed(logits));
         goes_on = drawn_.size() < n_guesses && token == guesses[drawn_.size()] && !ends(token);
         drawn_.push_back(token);
       });
@@ -199,6 +212,7 @@ class Generator {
   Generation& result_;
   Speculator::Impl* speculator_;
   std::vector<TokenId> input_;
+  std::vector<float> allowed_;
   /// What the last pass gave: right guesses and one more. The sequence holds all but the last.
   std::vector<TokenId> drawn_;
 };

@@ -1,6 +1,7 @@
 #include "sluice/tokenizer.hpp"
 
 #include "base/error.hpp"
+#include "engine/model/prepare.hpp"
 #include "engine/model/tokenizer_impl.hpp"
 
 namespace sluice {
@@ -18,6 +19,14 @@ const tokenizer::Tokenizer& require(const Tokenizer::Impl& impl) {
 
 }  // namespace
 
+Tokenizer Tokenizer::open(const std::filesystem::path& path, const std::string& pre_tokenizer) {
+  const engine::Header header = engine::parse_header(path, /*allow_missing_data=*/true);
+  auto impl = std::make_shared<Impl>();
+  impl->tokenizer = tokenizer::make_tokenizer(header.file.metadata, {pre_tokenizer});
+  impl->path = path.string();
+  return Tokenizer(std::move(impl));
+}
+
 std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special, bool parse_special) const {
   return require(*impl_).encode(text, {add_special, parse_special});
 }
@@ -30,6 +39,10 @@ std::vector<TokenId> Tokenizer::encode_pieces(std::span<const TextPiece> pieces,
 
 std::string Tokenizer::decode(const std::vector<TokenId>& tokens, bool special) const {
   return require(*impl_).decode(tokens, special);
+}
+
+std::string Tokenizer::token_bytes(TokenId token) const {
+  return require(*impl_).token_bytes(token, /*special=*/true);
 }
 
 std::string Tokenizer::token_text(TokenId token) const {
@@ -52,6 +65,14 @@ bool Tokenizer::adds_bos() const noexcept {
 
 bool Tokenizer::is_end_of_generation(TokenId token) const noexcept {
   return impl_->tokenizer != nullptr && impl_->tokenizer->is_end_of_generation(token);
+}
+
+TokenId Tokenizer::special_token(SpecialToken which) const noexcept {
+  return impl_->tokenizer == nullptr ? -1 : impl_->tokenizer->special_token(which);
+}
+
+std::span<const TokenId> Tokenizer::suppressed_tokens() const noexcept {
+  return impl_->tokenizer == nullptr ? std::span<const TokenId>() : impl_->tokenizer->suppressed_tokens();
 }
 
 TokenId Tokenizer::find_token(std::string_view text) const noexcept {

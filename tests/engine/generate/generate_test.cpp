@@ -9,6 +9,8 @@
 
 #include "engine/model/model_impl.hpp"
 #include "support/breakable_backend.hpp"
+#include "support/edited_model.hpp"
+#include "support/temp_dir.hpp"
 #include "support/test_data.hpp"
 
 namespace sluice {
@@ -309,6 +311,24 @@ TEST_F(Generate, SpecialShowsControlTokens) {
   const Generation shown = run(options);
   EXPECT_EQ(plain.tokens, shown.tokens);
   EXPECT_EQ(shown.text, model.tokenizer().decode(shown.tokens, true));
+}
+
+TEST_F(Generate, WhatTheFileForbidsIsNeverDrawn) {
+  const Generation free = run(greedy(10));
+  std::vector<std::int32_t> forbidden(free.tokens.begin(), free.tokens.end());
+  test::EditedModel edited(test::builtin_model("tales-29m-moe-Q4_K_M.gguf"));
+  edited.metadata.set("tokenizer.ggml.suppress_tokens",
+                      {gguf::ValueType::array, gguf::Array{gguf::ValueType::i32, forbidden}});
+  const test::TempDir folder;
+  edited.write(folder / "forbidden.gguf");
+  OpenOptions options;
+  options.n_ctx = 128;
+  Model other = Model::open(folder / "forbidden.gguf", options);
+  Sequence sequence = other.new_sequence();
+  const Generation answer = generate(other, sequence, prompt, greedy(30));
+  EXPECT_EQ(answer.tokens.size(), 30u);
+  for (const TokenId token : answer.tokens)
+    EXPECT_EQ(std::count(forbidden.begin(), forbidden.end(), token), 0) << token;
 }
 
 }  // namespace
