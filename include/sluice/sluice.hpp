@@ -20,5 +20,6 @@
 #include "sluice/stats.hpp"
 #include "sluice/synth.hpp"
 #include "sluice/tokenizer.hpp"
+#include "sluice/verify.hpp"
 #include "sluice/version.hpp"
 #include "sluice/warnings.hpp"

@@ -16,6 +16,8 @@ inline constexpr int k_exit_closed_output = 141;
 int run(const RunCommand& command, Output& output);
 int inspect(const InspectCommand& command, Output& output);
 int perplexity(const PerplexityCommand& command, Output& output);
+int verify(const VerifyCommand& command, Output& output);
+int tokenize(const TokenizeCommand& command, Output& output);
 int synth(const SynthCommand& command, Output& output);
 int replay(const ReplayCommand& command, Output& output);
 int bench(const BenchCommand& command, Output& output);

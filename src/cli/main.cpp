@@ -49,6 +49,8 @@ int execute(int argc, const char* const* argv, Output& output) {
   if (const auto* chosen = std::get_if<RunCommand>(&command)) return run(*chosen, output);
   if (const auto* chosen = std::get_if<InspectCommand>(&command)) return inspect(*chosen, output);
   if (const auto* chosen = std::get_if<PerplexityCommand>(&command)) return perplexity(*chosen, output);
+  if (const auto* chosen = std::get_if<VerifyCommand>(&command)) return verify(*chosen, output);
+  if (const auto* chosen = std::get_if<TokenizeCommand>(&command)) return tokenize(*chosen, output);
   if (const auto* chosen = std::get_if<SynthCommand>(&command)) return synth(*chosen, output);
   if (const auto* chosen = std::get_if<ReplayCommand>(&command)) return replay(*chosen, output);
   if (const auto* chosen = std::get_if<BenchCommand>(&command)) return bench(*chosen, output);

@@ -65,7 +65,11 @@ void OptionBuilder::open_options(CLI::App& app, OpenOptions& open, bool with_con
   file(app.add_option("--second-copy", open.second_copy,
                       "Another copy of MODEL on another drive, to read from both"))
       ->group(group);
-  app.add_option("--pre-tokenizer", open.pre_tokenizer, "Override the file's pre-tokenizer")
+  pre_tokenizer(app, open.pre_tokenizer, group);
+}
+
+void OptionBuilder::pre_tokenizer(CLI::App& app, std::string& name, const char* group) {
+  app.add_option("--pre-tokenizer", name, "Override the file's pre-tokenizer")
       ->type_name("NAME")
       ->group(group);
 }

@@ -29,6 +29,7 @@ class OptionBuilder {
   void model_argument(CLI::App& app, std::string& model, const std::string& description, bool is_required);
   void draft_argument(CLI::App& app, std::string& model, const char* group);
   void open_options(CLI::App& app, OpenOptions& open, bool with_context = true, bool with_memory = true);
+  static void pre_tokenizer(CLI::App& app, std::string& name, const char* group);
   static CLI::Option* stats(CLI::App& app, std::string& stats);
   static void threads(CLI::App& app, int& n_threads, const char* group);
   void io(CLI::App& app, IoBackend& io, const char* group);
@@ -117,6 +118,8 @@ class OptionBuilder {
 // What each command's options write to; defined in options_run.cpp and options_tools.cpp.
 void add_run(OptionBuilder& builder, RunCommand& command);
 void add_perplexity(OptionBuilder& builder, PerplexityCommand& command);
+void add_verify(OptionBuilder& builder, VerifyCommand& command);
+void add_tokenize(OptionBuilder& builder, TokenizeCommand& command);
 void add_bench(OptionBuilder& builder, BenchCommand& command);
 void add_inspect(OptionBuilder& builder, InspectCommand& command);
 void add_profile(OptionBuilder& builder, ProfileCommand& command);

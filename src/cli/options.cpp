@@ -28,6 +28,8 @@ class Parser {
     add_run(builder_, run_);
     add_inspect(builder_, inspect_);
     add_perplexity(builder_, perplexity_);
+    add_verify(builder_, verify_);
+    add_tokenize(builder_, tokenize_);
     add_synth(builder_, synth_);
     add_replay(builder_, replay_);
     add_bench(builder_, bench_);
@@ -61,6 +63,8 @@ class Parser {
       perplexity_.open.n_ctx = perplexity_.options.n_ctx;
       return std::move(perplexity_);
     }
+    if (command == "verify") return std::move(verify_);
+    if (command == "tokenize") return std::move(tokenize_);
     if (command == "bench") return std::move(bench_);
     if (command == "profile") return std::move(profile_);
     if (command == "plan") return std::move(plan_);
@@ -101,6 +105,8 @@ class Parser {
   RunCommand run_;
   InspectCommand inspect_;
   PerplexityCommand perplexity_;
+  VerifyCommand verify_;
+  TokenizeCommand tokenize_;
   SynthCommand synth_;
   ReplayCommand replay_;
   BenchCommand bench_;

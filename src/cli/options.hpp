@@ -13,6 +13,7 @@
 #include "sluice/profile.hpp"
 #include "sluice/replay.hpp"
 #include "sluice/synth.hpp"
+#include "sluice/verify.hpp"
 
 namespace sluice::cli {
 
@@ -56,6 +57,28 @@ struct PerplexityCommand {
   std::string file;
   std::string stats;  ///< Empty, "totals" or "full".
   bool json = false;
+};
+
+struct VerifyCommand {
+  std::string model;
+  OpenOptions open;
+  VerifyOptions options;
+  std::string reference;
+  double max_kl = 0.01;  ///< Of the mean, in nats per token.
+  double min_same_top_percent = 95;
+  std::string stats;  ///< Empty, "totals" or "full".
+  bool json = false;
+};
+
+struct TokenizeCommand {
+  std::string model;
+  std::string pre_tokenizer;          ///< Empty: the file's.
+  std::optional<std::string> prompt;  ///< -p
+  std::optional<std::string> file;    ///< -f, "-" for standard input
+  bool ids = false;
+  bool json = false;
+  bool no_special = false;
+  bool decode = false;
 };
 
 struct BenchCommand {
@@ -118,9 +141,9 @@ struct PrintText {
   std::string text;
 };
 
-using Command =
-    std::variant<RunCommand, InspectCommand, PerplexityCommand, BenchCommand, ProfileCommand, PlanCommand,
-                 DoctorCommand, SynthCommand, ReplayCommand, CompletionCommand, PrintText>;
+using Command = std::variant<RunCommand, InspectCommand, PerplexityCommand, VerifyCommand, TokenizeCommand,
+                             BenchCommand, ProfileCommand, PlanCommand, DoctorCommand, SynthCommand,
+                             ReplayCommand, CompletionCommand, PrintText>;
 
 /// A command line that makes no sense. The message is one line; the program ends with status 2.
 struct UsageError : std::runtime_error {

@@ -120,6 +120,28 @@ void add_perplexity(OptionBuilder& builder, PerplexityCommand& command) {
   builder.open_options(app, command.open, /*with_context=*/false);
 }
 
+void add_verify(OptionBuilder& builder, VerifyCommand& command) {
+  CLI::App& app =
+      builder.command("verify", "Compare a model with what another program computed of the same file");
+  builder.model(app, command.model);
+  builder.file(app.add_option("--reference", command.reference, "The file that the other program wrote"))
+      ->required();
+  const char* group = "Options";
+  builder.whole(app, "--chunks", command.options.max_chunks, {.zero = "all"}, "Windows to compute", group);
+  builder.decimal(app, "--max-kl", command.max_kl, {.most = k_no_limit},
+                  "Largest mean divergence that is taken as equal, in nats per token", group);
+  builder.decimal(app, "--min-same-top", command.min_same_top_percent, {.most = 100},
+                  "Least percentage of places where both hold the same token to be the likeliest", group);
+  builder.stats(app, command.stats);
+  app.add_flag("--json", command.json, "Print one JSON object");
+  builder.open_options(app, command.open, /*with_context=*/false);
+  app.footer(
+      "llama-perplexity writes a reference when it computes perplexity with its option kl-divergence-base.\n"
+      "The defaults fit quantized weights, which both programs multiply with rounded numbers; F32 files\n"
+      "agree far better.\n"
+      "Exit status: 0 within the limits, 1 beyond them or when something failed.\n");
+}
+
 void add_bench(OptionBuilder& builder, BenchCommand& command) {
   CLI::App& app =
       builder.command("bench", "Measure prefill and decode, and what bounds them on this machine");

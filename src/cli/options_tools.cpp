@@ -22,6 +22,28 @@ void add_inspect(OptionBuilder& builder, InspectCommand& command) {
   builder.open_options(app, command.open);
 }
 
+void add_tokenize(OptionBuilder& builder, TokenizeCommand& command) {
+  CLI::App& app =
+      builder.command("tokenize", "Show the tokens of a text, or the text of tokens; loads no weights");
+  builder.model(app, command.model);
+  auto* text = app.add_option("-p,--prompt", command.prompt, "The text, or with --decode the ids, as it is")
+                   ->type_name("TEXT");
+  builder.file(app.add_option("-f,--file", command.file, "Read it from a file, - for standard input"))
+      ->excludes(text);
+  auto* ids = app.add_flag("--ids", command.ids, "Print the ids alone, one a line");
+  app.add_flag("--json", command.json, "Print one JSON object");
+  app.add_flag("--no-special", command.no_special,
+               "Add no token at the start or end and read control tokens in the text as plain text; with "
+               "--decode leave control tokens out");
+  app.add_flag("--decode", command.decode, "Print the text of ids, which stand between spaces or commas")
+      ->excludes(ids);
+  builder.pre_tokenizer(app, command.pre_tokenizer, "Options");
+  app.footer(
+      "Without -p and -f standard input is read. Every byte of the text counts, the newline at its end, "
+      "too.\n"
+      "Each line shows the id of a token and the bytes that it stands for, control characters as \\xNN.\n");
+}
+
 void add_profile(OptionBuilder& builder, ProfileCommand& command) {
   CLI::App& app =
       builder.command("profile", "Measure the drive of a model, memory and kernels, and keep the results");

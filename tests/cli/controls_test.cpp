@@ -41,6 +41,10 @@ TEST(Controls, OfAPathReachNeitherOutputNorErrorsOfAnyCommand) {
   for (const Words& words : std::vector<Words>{
            {"inspect", model, "--tensors"},
            {"inspect", model, "--tensors", "--json"},
+           {"tokenize", model, "-p", k_hostile},
+           {"tokenize", model, "-p", k_hostile, "--json"},
+           {"tokenize", model, "-p", k_hostile, "--decode"},
+           {"tokenize", missing, "-p", "x"},
            {"plan", model},
            {"plan", model, "--json"},
            {"doctor", model},

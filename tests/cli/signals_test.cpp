@@ -41,7 +41,7 @@ TEST(Signals, EndACommandThatWaitsForItsInput) {
     Fifo fifo(folder / "input");
     for (const Words& words :
          {Words{"run", "tales", "-f", fifo.path()}, Words{"perplexity", "tales", "-f", fifo.path()},
-          Words{"replay", fifo.path()}}) {
+          Words{"tokenize", "tales", "-f", fifo.path()}, Words{"replay", fifo.path()}}) {
       Process process(with_program(words), {});
       fifo.wait_for_reader();
       process.send(signal);

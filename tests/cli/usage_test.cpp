@@ -17,8 +17,9 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-const std::vector<std::string> k_commands{"run",  "inspect", "perplexity", "bench",  "profile",
-                                          "plan", "doctor",  "synth",      "replay", "completion"};
+const std::vector<std::string> k_commands{"run",      "inspect", "perplexity", "verify",
+                                          "tokenize", "bench",   "profile",    "plan",
+                                          "doctor",   "synth",   "replay",     "completion"};
 
 /// One line, in the program's name: what a script or a person sees when something is wrong.
 void expect_error(const Outcome& outcome, int status, const std::string& part) {
@@ -73,6 +74,11 @@ TEST(Usage, AWrongCommandLineEndsWithStatusTwoAndOneLine) {
   expect_error(sluice({"run", "tales", "-p", "x", "--threads", "-1"}), 2, "--threads");
   expect_error(sluice({"run", "tales", "-p", "x", "--raw", "--chat"}), 2, "--chat");
   expect_error(sluice({"perplexity", "tales"}), 2, "--file");
+  expect_error(sluice({"verify", "tales"}), 2, "--reference");
+  expect_error(sluice({"verify", "tales", "--reference", "x", "--min-same-top", "101"}), 2, "--min-same-top");
+  expect_error(sluice({"tokenize"}), 2, "MODEL");
+  expect_error(sluice({"tokenize", "tales", "-p", "x", "-f", "y"}), 2, "--prompt");
+  expect_error(sluice({"tokenize", "tales", "--decode", "--ids"}), 2, "--ids");
   expect_error(sluice({"completion", "tcsh"}), 2, "tcsh");
 }
 
@@ -149,6 +155,8 @@ TEST(Usage, AMissingModelIsAnErrorThatNamesTheBuiltInOnes) {
 TEST(Usage, AMissingTextIsAnErrorThatNamesIt) {
   expect_error(sluice({"run", "tales", "-f", "/nowhere/prompt.txt"}), 1, "/nowhere/prompt.txt");
   expect_error(sluice({"perplexity", "tales", "-f", "/nowhere/text.txt"}), 1, "/nowhere/text.txt");
+  expect_error(sluice({"tokenize", "tales", "-f", "/nowhere/text.txt"}), 1, "/nowhere/text.txt");
+  expect_error(sluice({"verify", "tales", "--reference", "/nowhere/x.kld"}), 1, "/nowhere/x.kld");
   expect_error(sluice({"run", "tales", "-f", "/"}), 1, "cannot read /");
   expect_error(sluice({"run", "tales"}), 1, "prompt is empty");
 }
