@@ -126,6 +126,21 @@ TEST(Architecture, LatentAttentionOfTheOlderForm) {
   EXPECT_NE(refusal(metadata, ErrorCode::invalid_file).find("key_length"), std::string::npos);
 }
 
+TEST(Architecture, FilesThatDoNotNameTheScoringAreOfVersionTwoOrOfGlm) {
+  const gguf::Metadata whole = metadata_of(test::tiny_model_of("deepseek2"));
+  gguf::Metadata metadata;
+  for (const auto& entry : whole.entries()) {
+    if (entry.key != "deepseek2.expert_gating_func") metadata.set(entry.key, entry.value);
+  }
+  using Scoring = kernels::RouterParams::Scoring;
+  EXPECT_EQ(read_spec(metadata).experts()->router.scoring, Scoring::softmax);
+  EXPECT_FALSE(read_spec(metadata).experts()->selection_bias);
+  metadata.set("deepseek2.block_count", test::uint_value(47));
+  metadata.set("deepseek2.vocab_size", test::uint_value(154880));
+  EXPECT_EQ(read_spec(metadata).experts()->router.scoring, Scoring::sigmoid);
+  EXPECT_TRUE(read_spec(metadata).experts()->selection_bias);
+}
+
 TEST(Architecture, GroupsOfExperts) {
   test::TinyModel model = test::tiny_model_of("deepseek2");
   EXPECT_EQ(read_spec(metadata_of(model)).experts()->router.n_group_best, 2u);
