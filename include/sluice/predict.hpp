@@ -37,6 +37,7 @@ struct WorkFacts {
   std::uint64_t part_bytes = 0;           ///< Of that, one matrix: a read, or several when it is larger.
   std::uint64_t embedding_row_bytes = 0;  ///< What is read for a token whose embedding is on the drive.
   std::vector<KvWork> kv;                 ///< Of all layers.
+  std::uint64_t state_bytes = 0;          ///< Of a sequence's recurrent layers; a pass reads and writes them.
 
   /// Bytes of weights that one decoded token uses.
   std::uint64_t bytes_per_token() const noexcept;

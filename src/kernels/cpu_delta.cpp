@@ -12,7 +12,7 @@ namespace {
 
 // Rough costs; only the size of chunks depends on them.
 constexpr double k_convolve_ns = 1.0;  ///< Of a channel of a row.
-constexpr double k_advance_ns = 1.0;   ///< Of k_delta_columns elements of the state and a row.
+constexpr double k_advance_ns = 3.0;   ///< Of k_delta_columns elements of the state and a row.
 
 float* row_of(Rows rows, std::uint32_t row) noexcept {
   return rows.data + std::size_t{row} * rows.stride;

@@ -43,7 +43,7 @@ struct DeltaShape {
   }
 };
 
-constexpr std::uint32_t k_delta_columns = 16;
+constexpr std::uint32_t k_delta_columns = 32;
 constexpr std::uint32_t k_max_taps = 16;
 
 struct DeltaWeights {

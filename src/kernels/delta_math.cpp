@@ -17,8 +17,8 @@ namespace {
 
 using Whole = hn::ScalableTag<float>;
 using Single = hn::CappedTag<float, 1>;
-/// At most a block of columns.
-using Columns = hn::CappedTag<float, k_delta_columns>;
+/// At most half a block of columns.
+using Columns = hn::CappedTag<float, k_delta_columns / 2>;
 
 template <class D, class V>
 HWY_INLINE V silu(D d, V x) {
@@ -61,49 +61,73 @@ void convolve(const float* const* inputs, const float* weights, std::size_t n_ta
   for (; c < n; ++c) convolve_one(inputs, weights, n_taps, c, y);
 }
 
-/// Four sums that depend on nothing but the place in the row, so that additions need not wait for one
-/// another.
+/// Two vectors of columns side by side, which share what is the same for all columns.
 template <class V>
-HWY_INLINE V total(V sum0, V sum1, V sum2, V sum3) {
-  return hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
+struct Pair {
+  V left, right;
+};
+
+/// Of each column four sums, by the place in the row alone, so that additions need not wait for one another.
+template <class D>
+struct Sums {
+  using V = hn::Vec<D>;
+  explicit HWY_INLINE Sums(D d) : sum0{hn::Zero(d), hn::Zero(d)}, sum1(sum0), sum2(sum0), sum3(sum0) {}
+  static HWY_INLINE void add(Pair<V> s, V factor, Pair<V>& sum) {
+    sum = {hn::MulAdd(s.left, factor, sum.left), hn::MulAdd(s.right, factor, sum.right)};
+  }
+  HWY_INLINE Pair<V> total() const {
+    return {hn::Add(hn::Add(sum0.left, sum1.left), hn::Add(sum2.left, sum3.left)),
+            hn::Add(hn::Add(sum0.right, sum1.right), hn::Add(sum2.right, sum3.right))};
+  }
+  Pair<V> sum0, sum1, sum2, sum3;
+};
+
+template <class D>
+HWY_INLINE Pair<hn::Vec<D>> load(D d, const float* at) {
+  return {hn::LoadU(d, at), hn::LoadU(d, at + hn::Lanes(d))};
 }
 
 /// k s, of the state before its decay.
 template <class D>
-HWY_INLINE hn::Vec<D> recall(D d, const float* state, const float* k, std::size_t head_dim) {
-  auto sum0 = hn::Zero(d), sum1 = hn::Zero(d), sum2 = hn::Zero(d), sum3 = hn::Zero(d);
+HWY_INLINE Pair<hn::Vec<D>> recall(D d, const float* state, const float* k, std::size_t head_dim) {
+  Sums<D> sums(d);
   for (std::size_t i = 0; i < head_dim; i += 4) {
     const float* s = state + i * k_delta_columns;
-    sum0 = hn::MulAdd(hn::LoadU(d, s), hn::Set(d, k[i]), sum0);
-    sum1 = hn::MulAdd(hn::LoadU(d, s + k_delta_columns), hn::Set(d, k[i + 1]), sum1);
-    sum2 = hn::MulAdd(hn::LoadU(d, s + 2 * k_delta_columns), hn::Set(d, k[i + 2]), sum2);
-    sum3 = hn::MulAdd(hn::LoadU(d, s + 3 * k_delta_columns), hn::Set(d, k[i + 3]), sum3);
+    sums.add(load(d, s), hn::Set(d, k[i]), sums.sum0);
+    sums.add(load(d, s + k_delta_columns), hn::Set(d, k[i + 1]), sums.sum1);
+    sums.add(load(d, s + 2 * k_delta_columns), hn::Set(d, k[i + 2]), sums.sum2);
+    sums.add(load(d, s + 3 * k_delta_columns), hn::Set(d, k[i + 3]), sums.sum3);
   }
-  return total(sum0, sum1, sum2, sum3);
+  return sums.total();
 }
 
 /// One row of the state: to = decay * from + k * change. Returns it.
 template <class D, class V>
-HWY_INLINE V update(D d, const float* from, V decay, float k, V change, float* to) {
-  const auto s = hn::MulAdd(hn::Set(d, k), change, hn::Mul(hn::LoadU(d, from), decay));
-  hn::StoreU(s, d, to);
+HWY_INLINE Pair<V> update(D d, const float* from, V decay, V k, const Pair<V>& change, float* to) {
+  const Pair<V> old = load(d, from);
+  const Pair<V> s = {hn::MulAdd(k, change.left, hn::Mul(old.left, decay)),
+                     hn::MulAdd(k, change.right, hn::Mul(old.right, decay))};
+  hn::StoreU(s.left, d, to);
+  hn::StoreU(s.right, d, to + hn::Lanes(d));
   return s;
 }
 
 /// All rows of the state; returns q s of the new one.
 template <class D, class V>
-HWY_INLINE V update_all(D d, const float* from, V decay, V change, const float* q, const float* k,
-                        std::size_t head_dim, float* to) {
-  auto sum0 = hn::Zero(d), sum1 = hn::Zero(d), sum2 = hn::Zero(d), sum3 = hn::Zero(d);
-  for (std::size_t i = 0; i < head_dim; i += 4) {
+HWY_INLINE Pair<V> update_all(D d, const float* from, V decay, const Pair<V>& change, const float* q,
+                              const float* k, std::size_t head_dim, float* to) {
+  Sums<D> sums(d);
+  const auto row = [&](std::size_t i, Pair<V>& sum) {
     const std::size_t at = i * k_delta_columns;
-    sum0 = hn::MulAdd(update(d, from + at, decay, k[i], change, to + at), hn::Set(d, q[i]), sum0);
-    const std::size_t at1 = at + k_delta_columns, at2 = at1 + k_delta_columns, at3 = at2 + k_delta_columns;
-    sum1 = hn::MulAdd(update(d, from + at1, decay, k[i + 1], change, to + at1), hn::Set(d, q[i + 1]), sum1);
-    sum2 = hn::MulAdd(update(d, from + at2, decay, k[i + 2], change, to + at2), hn::Set(d, q[i + 2]), sum2);
-    sum3 = hn::MulAdd(update(d, from + at3, decay, k[i + 3], change, to + at3), hn::Set(d, q[i + 3]), sum3);
+    sums.add(update(d, from + at, decay, hn::Set(d, k[i]), change, to + at), hn::Set(d, q[i]), sum);
+  };
+  for (std::size_t i = 0; i < head_dim; i += 4) {
+    row(i, sums.sum0);
+    row(i + 1, sums.sum1);
+    row(i + 2, sums.sum2);
+    row(i + 3, sums.sum3);
   }
-  return total(sum0, sum1, sum2, sum3);
+  return sums.total();
 }
 
 // Columns do not depend on one another, so how many are taken at a time changes no bit.
@@ -119,11 +143,16 @@ void advance(const float* from, float* to, const DeltaHead& head) noexcept {
     const float *q = head.q + t * head.stride, *k = head.k + t * head.stride, *v = head.v + t * head.stride;
     const auto decay = hn::Set(d, head.decay[t * head.gate_stride]);
     const auto beta = hn::Set(d, head.beta[t * head.gate_stride]);
-    for (std::size_t c = 0; c < k_delta_columns; c += lanes) {
+    for (std::size_t c = 0; c < k_delta_columns; c += 2 * lanes) {
       const auto recalled = recall(d, from + c, k, head.head_dim);
-      const auto change = hn::Mul(beta, hn::NegMulAdd(decay, recalled, hn::LoadU(d, v + c)));
+      const auto value = load(d, v + c);
+      const Pair<hn::Vec<Columns>> change = {
+          hn::Mul(beta, hn::NegMulAdd(decay, recalled.left, value.left)),
+          hn::Mul(beta, hn::NegMulAdd(decay, recalled.right, value.right))};
       const auto y = update_all(d, from + c, decay, change, q, k, head.head_dim, to + c);
-      if (head.y != nullptr) hn::StoreU(y, d, head.y + t * head.y_stride + c);
+      if (head.y == nullptr) continue;
+      hn::StoreU(y.left, d, head.y + t * head.y_stride + c);
+      hn::StoreU(y.right, d, head.y + t * head.y_stride + c + lanes);
     }
   }
 }

@@ -251,6 +251,24 @@ TEST(Architecture, HeadCountsThatDifferBetweenLayersAreRefused) {
   EXPECT_EQ(std::get<AttentionSpec>(read_spec(metadata).layers.front().mixer).n_kv_heads, 2u);
 }
 
+TEST(Architecture, RecurrentLayersStandBetweenThoseWithAttention) {
+  test::TinyModel tiny = test::tiny_model_of("qwen3next");
+  tiny.n_layers = 7;
+  gguf::Metadata metadata = metadata_of(tiny);
+  const ModelSpec spec = read_spec(metadata);
+  for (std::uint32_t i = 0; i < 7; ++i)
+    EXPECT_EQ(std::holds_alternative<AttentionSpec>(spec.layers[i].mixer), i == 2 || i == 5) << i;
+  EXPECT_TRUE(std::get<AttentionSpec>(spec.layers[2].mixer).out_gate);
+  const DeltaSpec& delta = std::get<DeltaSpec>(spec.layers[0].mixer);
+  EXPECT_TRUE(delta.joint_gates);
+  EXPECT_EQ(delta.shape.n_channels(), 2u * 64 + 128);
+  metadata.set("qwen3next.ssm.inner_size", test::uint_value(256));
+  EXPECT_NE(refusal(metadata, ErrorCode::invalid_file).find("ssm.inner_size"), std::string::npos);
+  metadata.set("qwen3next.ssm.inner_size", test::uint_value(4 * 24));
+  metadata.set("qwen3next.ssm.state_size", test::uint_value(24));
+  EXPECT_NE(refusal(metadata, ErrorCode::unsupported).find("ssm.state_size"), std::string::npos);
+}
+
 TEST(Architecture, KeysThatNobodyReadsAreRefusedByName) {
   gguf::Metadata metadata = metadata_of({});
   metadata.set("qwen3moe.vocab_size", test::uint_value(260));

@@ -106,6 +106,28 @@ TEST(Plan, WindowsKeepWhatTheySeeAndAPass) {
       << "never more than whole contexts";
 }
 
+TEST(Plan, RecurrentStateIsTakenForEachSequenceWhateverItsLength) {
+  ModelFacts facts = moe_facts();
+  OpenOptions options = budget(64 * k_mib);
+  options.max_sequences = 3;
+  const Plan without = make_plan(facts, machine(), options).plan;
+  EXPECT_EQ(without.rewind_tokens, k_max_rewind);
+  facts.state_bytes = 1'000'000;
+  facts.rewind_tokens = 32;
+  const Plan with = make_plan(facts, machine(), options).plan;
+  EXPECT_EQ(with.floor_bytes, without.floor_bytes + 3'000'000);
+  EXPECT_EQ(with.resident_from_bytes, without.resident_from_bytes + 3'000'000);
+  EXPECT_EQ(with.rewind_tokens, 32u);
+  EXPECT_EQ(with.planned_bytes, sum_of_items(with));
+  options.memory_bytes = with.floor_bytes - 1;
+  try {
+    make_plan(facts, machine(), options);
+    FAIL() << "a budget below the floor was accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("recurrent state 2.86 MiB"), std::string::npos) << error.what();
+  }
+}
+
 TEST(Plan, SequencesMayShareFewerTokensThanTheirContexts) {
   const ModelFacts facts = moe_facts();
   OpenOptions options = budget(64 * k_mib);

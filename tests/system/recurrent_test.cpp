@@ -14,6 +14,7 @@
 #include "engine/speculate/speculator.hpp"
 #include "sluice/sluice.hpp"
 #include "support/temp_dir.hpp"
+#include "support/test_data.hpp"
 #include "support/tiny_model.hpp"
 
 namespace sluice {
@@ -313,6 +314,23 @@ TEST_P(Recurrent, LookupAndARecurrentDraftGiveTheSameTokens) {
   Speculator draft(model, open(), ungated);
   EXPECT_EQ(answer(&draft), expected);
   EXPECT_GT(model.stats().draft.n_accepted, 40u) << "a draft that is the model itself guesses right";
+}
+
+TEST(RecurrentModel, AgreesWithThePeerOnARealText) {
+  SLUICE_NEEDS_DATA(path, "models/tales-hybrid-34m-moe-mtp-Q4_K_M.gguf");
+  SLUICE_NEEDS_DATA(text_path, "text/tinystories.500k.txt");
+  OpenOptions options;
+  options.n_threads = 2;
+  options.n_ctx = 512;
+  Model model = Model::open(path, options);
+  EXPECT_EQ(model.info().n_layers, 8u) << "the ninth guesses further tokens and is not run";
+  constexpr std::size_t k_n_bytes = 60'000;
+  const std::vector<TokenId> tokens =
+      model.tokenizer().encode(test::read_text(text_path).substr(0, k_n_bytes));
+  PerplexityOptions windows;
+  windows.max_chunks = 16;
+  // llama-perplexity -c 512 --chunks 16 of these bytes says 4.6667.
+  EXPECT_NEAR(perplexity(model, tokens, windows).perplexity, 4.6667, 0.005 * 4.6667);
 }
 
 }  // namespace

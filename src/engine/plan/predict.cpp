@@ -186,9 +186,9 @@ Load load_of(const std::vector<TypeWork>& work, const SpeedRates& rates, double 
   return load;
 }
 
-/// Attention of one row to `depth` tokens; the keys are read once for `n_rows` rows.
+/// Attention of one row to `depth` tokens; the keys are read once for `n_rows` rows. And recurrent states.
 Load attention_load(const WorkFacts& work, const SpeedRates& rates, double depth, double n_rows) {
-  double bytes = 0, products = 0;
+  double bytes = 2.0 * static_cast<double>(work.state_bytes), products = 0;
   for (const KvWork& part : work.kv) {
     const double seen = part.window == 0 ? depth : std::min<double>(depth, part.window);
     bytes += seen * static_cast<double>(part.token_bytes);

@@ -51,6 +51,7 @@ WorkFacts work_facts(const Prepared& prepared) {
   work.embedding_row_bytes = gguf::row_bytes(embedding.type, embedding.dims[0]);
   for (const model::KvGroup& group : prepared.kv.groups)
     work.kv.push_back({group.window, group.token_bytes(), group.products});
+  work.state_bytes = prepared.graph->state().slot_bytes;
   return work;
 }
 
