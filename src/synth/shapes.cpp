@@ -332,6 +332,43 @@ constexpr ShapeSpec k_gemma4_31b = {.name = "gemma-4-31b",
                                     .rope_base = 1e6f,
                                     .norm_eps = 1e-6f};
 
+/// A shape made as small as tests want it, with rows of whole K-quant blocks.
+constexpr ShapeSpec tiny_of(ShapeSpec shape, const char* name, std::uint32_t n_layers) {
+  shape.name = name;
+  shape.n_layers = n_layers;
+  shape.n_prediction_layers = 0;
+  shape.n_embd = 512;
+  shape.n_heads = 4;
+  shape.n_ff_expert = 256;
+  shape.n_experts = 16;
+  shape.n_experts_used = 4;
+  shape.n_vocab = 1024;
+  return shape;
+}
+
+constexpr ShapeSpec tiny_gpt_oss() {
+  ShapeSpec shape = tiny_of(gpt_oss("", 24, 32), "tiny-gpt-oss", 2);
+  shape.n_kv_heads = 2;
+  shape.n_ff = 256;
+  return shape;
+}
+
+constexpr ShapeSpec tiny_latent() {
+  ShapeSpec shape = tiny_of(k_deepseek_v31, "tiny-latent", 2);
+  shape.n_dense_layers = 1;
+  shape.n_ff = 512;
+  shape.q_rank = 256;
+  return shape;
+}
+
+constexpr ShapeSpec tiny_hybrid() {
+  ShapeSpec shape = tiny_of(qwen35_35b(), "tiny-hybrid", 4);
+  shape.ssm_inner = 2048;
+  shape.ssm_heads = 16;
+  shape.ssm_qkv = 6144;
+  return shape;
+}
+
 constexpr auto k_shapes = std::to_array<ShapeSpec>({
     qwen3_moe("qwen3-30b-a3b", 48, 2048, 32, 6144, 768, 40960, 1e6f),
     qwen3_moe("qwen3-coder-30b", 48, 2048, 32, 6144, 768, 262144, 1e7f),
@@ -356,8 +393,11 @@ constexpr auto k_shapes = std::to_array<ShapeSpec>({
     kimi_k2(),
     glm_52(),
     k_gemma4_31b,
-    // No real model: small enough for tests, with rows of whole K-quant blocks.
+    // No real models: small enough for tests, with rows of whole K-quant blocks.
     tiny_moe(),
+    tiny_gpt_oss(),
+    tiny_latent(),
+    tiny_hybrid(),
 });
 
 }  // namespace

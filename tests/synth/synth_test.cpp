@@ -305,6 +305,30 @@ std::vector<float> logits_of(const std::filesystem::path& path, double share_of_
   return all;
 }
 
+TEST(Synth, EveryTinyShapeRunsTheSameResidentAndStreamed) {
+  const test::TempDir dir;
+  std::size_t n_shapes = 0;
+  for (const SynthShape& shape : synth_shapes()) {
+    if (!shape.name.starts_with("tiny-")) continue;
+    ++n_shapes;
+    SynthOptions options;
+    options.shape = shape.name;
+    options.overwrite = true;
+    synthesize(dir / "m.gguf", options);
+    const std::vector<float> logits = logits_of(dir / "m.gguf");
+    double squares = 0;
+    for (const float logit : logits) {
+      ASSERT_TRUE(std::isfinite(logit)) << shape.name;
+      squares += static_cast<double>(logit) * static_cast<double>(logit);
+    }
+    const double std_dev = std::sqrt(squares / static_cast<double>(logits.size()));
+    EXPECT_GT(std_dev, 0.3) << shape.name;
+    EXPECT_LT(std_dev, 3.0) << shape.name;
+    EXPECT_EQ(logits_of(dir / "m.gguf", 0.5), logits) << shape.name << ", half of the experts streamed";
+  }
+  EXPECT_GE(n_shapes, 4u);
+}
+
 TEST(Synth, FilesRunAndGiveFiniteLogitsWithEveryType) {
   const test::TempDir dir;
   double locality = 0;
