@@ -90,6 +90,8 @@ class Session {
   void check_rows(const Asked& asked, const Outcome& outcome);
   void add_pair();
   void rewind(Pair& pair);
+  /// Both to `n`, or to the most below it that both can reach.
+  void go_back(Pair& pair, std::uint32_t n);
   void share();
   void wrong_request();
   void disturb();
@@ -261,8 +263,15 @@ void Session::add_pair() {
 void Session::rewind(Pair& pair) {
   const auto n = static_cast<std::uint32_t>(world_.between(0, pair.sequence.n_tokens()));
   say("back from {} to {}", pair.sequence.n_tokens(), n);
-  pair.sequence.rewind(n);
-  pair.reference.rewind(n);
+  go_back(pair, n);
+  expect(subject_.is_recurrent || pair.sequence.n_tokens() == n, "only {} of {} tokens were reached",
+         pair.sequence.n_tokens(), n);
+}
+
+void Session::go_back(Pair& pair, std::uint32_t n) {
+  // What each keeps of its states depends on its passes.
+  while (pair.sequence.n_tokens() != n || pair.reference.n_tokens() != n)
+    n = pair.reference.rewind(pair.sequence.rewind(std::min(n, pair.reference.n_tokens())));
 }
 
 void Session::share() {
@@ -272,8 +281,10 @@ void Session::share() {
   say("a sequence of {} begins anew with {} of {}", to.sequence.n_tokens(), n, from.sequence.n_tokens());
   to.sequence.rewind(0);
   to.reference.rewind(0);
-  expect(to.sequence.share_prefix(from.sequence, n) == n && to.reference.share_prefix(from.reference, n) == n,
-         "not all tokens were shared");
+  const std::uint32_t n_shared = to.sequence.share_prefix(from.sequence, n);
+  const std::uint32_t n_expected = to.reference.share_prefix(from.reference, n);
+  expect(subject_.is_recurrent || (n_shared == n && n_expected == n), "not all tokens were shared");
+  go_back(to, std::min(n_shared, n_expected));
   has_shared_ = true;
 }
 

@@ -14,7 +14,8 @@ using gguf::TensorType;
 constexpr std::array k_types = {TensorType::f32,  TensorType::q8_0, TensorType::q4_0,   TensorType::q4_k,
                                 TensorType::bf16, TensorType::q6_k, TensorType::iq4_nl, TensorType::iq3_s};
 
-/// Three shapes of mixtures of experts for one dense one, and every type with each of them.
+/// Three shapes of mixtures of experts for one dense one, and every type with each of them; some of both have
+/// recurrent layers.
 test::TinyModel shape_of(std::uint32_t index) {
   base::SplitMix64 random(index);
   test::TinyModel tiny;
@@ -35,6 +36,14 @@ test::TinyModel shape_of(std::uint32_t index) {
     tiny.architecture = k_dense[random.below(k_dense.size())];
     tiny.n_experts = 0;
     tiny.n_layers += 3;
+    return tiny;
+  }
+  // Of types whose blocks fit the widths of recurrent layers.
+  const bool is_recurrent = index % k_types.size() == 1 || index % k_types.size() == 6;
+  if (is_recurrent) {
+    tiny.architecture = index % k_types.size() == 1 ? "qwen35moe" : "qwen35";
+    tiny.n_layers = 4;
+    tiny.n_experts = tiny.architecture == "qwen35" ? 0 : 8;
     return tiny;
   }
   tiny.architecture = random.below(3) == 0 ? "llama" : "qwen3moe";
@@ -66,6 +75,7 @@ Subject& Subjects::get(std::uint32_t index) {
   if (subject.reference != nullptr) return subject;
   const test::TinyModel shape = shape_of(index);
   subject.is_moe = shape.n_experts != 0;
+  subject.is_recurrent = shape.architecture.starts_with("qwen35");
   subject.bytes = std::make_shared<const std::vector<std::byte>>(test::make_tiny_model(shape));
   subject.path = dir_ / fmt::format("{}.gguf", index);
   subject.copy = dir_ / fmt::format("{}-copy.gguf", index);

@@ -19,6 +19,7 @@ struct Subject {
   std::filesystem::path path, copy;
   std::shared_ptr<const std::vector<std::byte>> bytes;
   bool is_moe = false;
+  bool is_recurrent = false;  ///< Going back may reach less than was asked for.
   std::unique_ptr<Model> reference;
   /// The smallest budget and the one that holds everything, for a context, sequences, chunk and threads.
   using Shape = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, int>;
