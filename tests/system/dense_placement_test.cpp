@@ -106,9 +106,7 @@ TEST(DensePlacement, MemoryPressureGivesTheSameBits) {
                                                0,   600, 0, 300, 300, 900,  0, 0};
   const test::TempDir dir;
   for (const char* architecture : {"llama", "qwen2", "qwen3", "qwen3moe", "deepseek2"}) {
-    test::TinyModel tiny;
-    tiny.architecture = architecture;
-    tiny.n_experts = std::string(architecture) == "qwen3moe" ? 8 : 0;
+    test::TinyModel tiny = test::tiny_model_of(architecture);
     tiny.n_layers = 7;
     const auto path = test::write_tiny_model(dir.path(), tiny);
     Model whole = engine::open_model(path, options_with(1u << 30), fixed_process());
