@@ -179,6 +179,10 @@ void CudaOps::rms_norm(Rows x, const float* gain, float eps, Rows y) {
   last_norm_y_ = y;
 }
 
+void CudaOps::add_bias(Rows, const float*) {
+  base::fail(ErrorCode::unsupported, "the GPU has no norms with biases yet; run on the CPU");
+}
+
 void CudaOps::rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, float eps) {
   SLUICE_CHECK(head_dim > 0 && x.n_cols % head_dim == 0);
   note_write(x);

@@ -46,6 +46,7 @@ class CudaOps final : public kernels::Ops {
 
   void embed(const Weight& table, std::span<const std::int32_t> ids, Rows y) override;
   void rms_norm(Rows x, const float* gain, float eps, Rows y) override;
+  void add_bias(Rows x, const float* bias) override;
   void rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, float eps) override;
   void matmul(Rows x, std::span<const kernels::Product> products) override;
   void rope(Rows x, std::uint32_t head_dim, std::uint32_t curve, std::uint32_t first_row) override;

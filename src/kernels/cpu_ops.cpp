@@ -141,6 +141,11 @@ void CpuOps::rms_norm(Rows x, const float* gain, float eps, Rows y) {
   });
 }
 
+void CpuOps::add_bias(Rows x, const float* bias) {
+  for_rows(x.n_rows, k_stream_ns * x.n_cols,
+           [&](std::uint32_t row, int) { math_.add(bias, row_of(x, row), x.n_cols); });
+}
+
 void CpuOps::rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, float eps) {
   SLUICE_CHECK(head_dim > 0 && x.n_cols % head_dim == 0);
   for_rows(x.n_rows, 2 * k_stream_ns * x.n_cols, [&](std::uint32_t row, int) {

@@ -37,6 +37,7 @@ class CpuOps final : public Ops {
   void download(const std::byte* device, void* host, std::size_t bytes) override;
   void embed(const Weight& table, std::span<const std::int32_t> ids, Rows y) override;
   void rms_norm(Rows x, const float* gain, float eps, Rows y) override;
+  void add_bias(Rows x, const float* bias) override;
   void rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, float eps) override;
   void matmul(Rows x, std::span<const Product> products) override;
   void matmul_heads(const HeadRows& x, const HeadWeight& w, const HeadRows& y) override;

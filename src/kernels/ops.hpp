@@ -216,7 +216,10 @@ class Ops : public base::TicketSource {
   /// y = x / sqrt(mean(x^2) + eps) * gain, per row (Zhang & Sennrich 2019). y may be x. gain may be null (no
   /// gain).
   virtual void rms_norm(Rows x, const float* gain, float eps, Rows y) = 0;
-  /// Same for every head of every row: rows are [n_heads * head_dim], gain is [head_dim] or null. In place.
+  /// x += bias, [n_cols], per row.
+  virtual void add_bias(Rows x, const float* bias) = 0;
+  /// The norm for every head of every row: rows are [n_heads * head_dim], gain is [head_dim] or null. In
+  /// place.
   virtual void rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, float eps) = 0;
   /// All products of one input; the input is quantized once per activation format.
   virtual void matmul(Rows x, std::span<const Product> products) = 0;

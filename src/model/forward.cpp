@@ -182,9 +182,9 @@ bool Forward::run_layers(Pass& pass, Rows all_h, Rows all_parts) {
       pass.next_units_norm = next.channel_norm;
     }
     const Rows h = all_h.first(pass.x.n_rows), part = all_parts.first(pass.x.n_rows);
-    ops_.rms_norm(pass.x, layer.mixer_norm, spec.norm_eps, h);
+    normalize(ops_, pass.x, layer.mixer_norm, spec.norm_eps, h);
     run_part(pass, *layer.mixer, layer.mixer_out_norm, h, part);
-    ops_.rms_norm(pass.x, layer.channel_norm, spec.norm_eps, h);
+    normalize(ops_, pass.x, layer.channel_norm, spec.norm_eps, h);
     run_part(pass, *layer.channel, layer.channel_out_norm, h, part);
   }
   return cut_failed(pass);
@@ -208,7 +208,9 @@ void Forward::multiply_output(Rows h, Rows logits) {
     w.data += row * w.row_bytes;
     w.n_out = std::min(step, output_.n_out - row);
     const std::array<Product, 1> product = {
-        {{w, {logits.data + row, logits.n_rows, w.n_out, logits.stride}, nullptr}}};
+        {{w,
+          {logits.data + row, logits.n_rows, w.n_out, logits.stride},
+          graph_.output_bias == nullptr ? nullptr : graph_.output_bias + row}}};
     ops_.matmul(h, product);
     if (weights_.is_beside_stream()) weights_.stream()->pump();
   }
@@ -223,8 +225,8 @@ void Forward::output(Pass& pass, Rows h, LogitsReceiver receiver) {
   for (std::size_t done = 0; done < wanted.size();) {
     const auto n = static_cast<std::uint32_t>(std::min<std::size_t>(logits.n_rows, wanted.size() - done));
     for (std::uint32_t i = 0; i < n; ++i)
-      ops_.rms_norm(pass.x.from(wanted[done + i]).first(1), graph_.output_norm, spec.norm_eps,
-                    h.from(i).first(1));
+      normalize(ops_, pass.x.from(wanted[done + i]).first(1), graph_.output_norm, spec.norm_eps,
+                h.from(i).first(1));
     multiply_output(h.first(n), logits.first(n));
     if (spec.logit_scale != 1.0f) ops_.scale(logits.first(n), spec.logit_scale);
     if (spec.logit_softcap != 0.0f) ops_.softcap(logits.first(n), spec.logit_softcap);

@@ -88,6 +88,10 @@ void Graph::visit(TensorVisitor& visitor) {
   const auto norm = [&](const float*& to, const char* name) {
     if (name != nullptr) visitor.vector(to, Role::norm, std::string(name) + ".weight", n_embd);
   };
+  const auto in_norm = [&](Norm& to, const char* name) {
+    norm(to.gain, name);
+    if (spec_.norm_biases) visitor.vector(to.bias, Role::norm, std::string(name) + ".bias", n_embd);
+  };
   visitor.pinned(token_embd, Role::token_embedding, "token_embd.weight", n_embd, spec_.n_vocab);
   for (std::size_t i = 0; i < spec_.curves.size(); ++i) {
     const RopeCurve& curve = spec_.curves[i];
@@ -101,17 +105,18 @@ void Graph::visit(TensorVisitor& visitor) {
     visitor.begin_layer(static_cast<std::uint32_t>(i));
     Layer& layer = layers_[i];
     const LayerSpec& spec = spec_.layers[i];
-    norm(layer.mixer_norm, spec.mixer_norm);
+    in_norm(layer.mixer_norm, spec.mixer_norm);
     layer.mixer->visit(visitor);
     norm(layer.mixer_out_norm, spec.mixer_out_norm);
-    norm(layer.channel_norm, spec.channel_norm);
+    in_norm(layer.channel_norm, spec.channel_norm);
     layer.channel->visit(visitor);
     norm(layer.channel_out_norm, spec.channel_out_norm);
   }
   visitor.end_layers();
-  norm(output_norm, "output_norm");
+  in_norm(output_norm, "output_norm");
   visitor.pinned(output, Role::output_head, "output.weight", n_embd, spec_.n_vocab, Need::optional);
   visitor.scales(output_scale, Role::output_head, "output.scale", 1);
+  if (spec_.output_bias) visitor.vector(output_bias, Role::output_head, "output.bias", spec_.n_vocab);
 }
 
 std::vector<KvLayer> Graph::kv_layers() const {

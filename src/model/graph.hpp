@@ -5,6 +5,7 @@
 
 #include "model/block.hpp"
 #include "model/kv_layout.hpp"
+#include "model/pass.hpp"
 #include "model/spec.hpp"
 #include "model/state_layout.hpp"
 #include "model/tensors.hpp"
@@ -16,7 +17,7 @@ namespace sluice::model {
 class Graph {
  public:
   struct Layer {
-    const float *mixer_norm = nullptr, *channel_norm = nullptr;
+    Norm mixer_norm, channel_norm;
     const float *mixer_out_norm = nullptr, *channel_out_norm = nullptr;  ///< Null: none.
     std::unique_ptr<Block> mixer, channel;
     int next_units = -1;  ///< The next layer whose channel has units; -1: none.
@@ -38,7 +39,8 @@ class Graph {
   const StateLayout& state() const noexcept { return state_; }
 
   kernels::Weight token_embd, output;  ///< `output` is empty when the embedding takes its place.
-  const float *output_norm = nullptr, *output_scale = nullptr;
+  Norm output_norm;
+  const float *output_scale = nullptr, *output_bias = nullptr;
   struct RopeFactors {
     const float *usual = nullptr, *of_long_contexts = nullptr;
   };

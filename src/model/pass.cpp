@@ -4,6 +4,11 @@
 
 namespace sluice::model {
 
+void normalize(kernels::Ops& ops, kernels::Rows x, const Norm& norm, float eps, kernels::Rows y) {
+  ops.rms_norm(x, norm.gain, eps, y);
+  if (norm.bias != nullptr) ops.add_bias(y, norm.bias);
+}
+
 void Pass::check_cancel() const {
   if (cancel != nullptr && cancel->load(std::memory_order_relaxed))
     throw Error(ErrorCode::cancelled, "the computation was cancelled");
@@ -15,10 +20,10 @@ void Pass::look_ahead() {
   const ArenaScope scope(arena);
   const kernels::Rows normed = arena.rows(static_cast<std::uint32_t>(decoding.size()), x.n_cols);
   if (decoding.size() == x.n_rows) {
-    ops.rms_norm(x, next_units_norm, norm_eps, normed);
+    normalize(ops, x, next_units_norm, norm_eps, normed);
   } else {
     for (std::uint32_t i = 0; i < normed.n_rows; ++i)
-      ops.rms_norm(x.from(decoding[i]).first(1), next_units_norm, norm_eps, normed.from(i).first(1));
+      normalize(ops, x.from(decoding[i]).first(1), next_units_norm, norm_eps, normed.from(i).first(1));
   }
   next_units->guess(*this, normed);
 }

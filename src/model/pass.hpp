@@ -18,6 +18,13 @@
 
 namespace sluice::model {
 
+/// The gain of a norm and what is added to its result; either may be null.
+struct Norm {
+  const float *gain = nullptr, *bias = nullptr;
+};
+/// y = the normalised rows; y may be x.
+void normalize(kernels::Ops& ops, kernels::Rows x, const Norm& norm, float eps, kernels::Rows y);
+
 /// What blocks work with while a pass is computed.
 struct Pass {
   kernels::Ops& ops;
@@ -40,10 +47,10 @@ struct Pass {
   // Of the layer being computed.
   std::uint32_t layer_idx = 0;
   kernels::Rows x{};  ///< The residual stream.
-  /// The next block that has units, if any is left; its layer and the gain of its norm.
+  /// The next block that has units, if any is left; its layer and its norm.
   Block* next_units = nullptr;
   std::uint32_t next_units_layer = 0;
-  const float* next_units_norm = nullptr;
+  Norm next_units_norm{};
 
   void let_others_work() const {
     if (busy_hook) busy_hook();

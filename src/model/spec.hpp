@@ -120,6 +120,8 @@ struct ModelSpec {
   std::uint32_t n_vocab = 0;  ///< Rows of the embedding; metadata do not say it.
   std::uint32_t n_ctx_train = 0;
   float norm_eps = 0;
+  bool norm_biases = false;  ///< Of the norms before the parts of a layer and before the output.
+  bool output_bias = false;  ///< Of the logits' product.
   float embedding_scale = 1;
   float residual_scale = 1;
   float logit_scale = 1;    ///< Logits are multiplied by it.

@@ -172,6 +172,19 @@ TEST(CpuOps, NormsMatchDouble) {
   }
 }
 
+TEST(CpuOps, AddBiasAddsToEveryRow) {
+  for (const platform::Isa isa : platform::supported_isas()) {
+    const Table table(isa);
+    const std::uint32_t n = 301;
+    const Matrix x = Matrix::random(4, n, 1, 1.0f, 5), bias = Matrix::random(1, n, 2), y = x.copy();
+    table->add_bias(y, bias.at(0));
+    EXPECT_TRUE(y.margins_untouched());
+    for (std::uint32_t row = 0; row < 4; ++row) {
+      for (std::uint32_t i = 0; i < n; ++i) ASSERT_EQ(y.at(row)[i], x.at(row)[i] + bias.at(0)[i]);
+    }
+  }
+}
+
 TEST(CpuOps, EmbedDecodesTheRowsAskedFor) {
   const Table table(platform::choose_isa(), 2);
   const RandomWeight w(TensorType::q4_k, 256, 30, 9);

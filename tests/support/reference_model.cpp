@@ -77,6 +77,7 @@ constexpr Meaning k_meanings[] = {
     {"mistral3", true},
     {"olmoe", false, false},
     {"phi3", false},
+    {"phimoe", false},
     {"qwen2", false},
     {"qwen2moe", false, false},
     {"qwen3", false},
@@ -156,7 +157,9 @@ class Reference {
     return y;
   }
   Vector norm(const Vector& x, const std::string& gain) const {
-    return norm(x.data(), x.size(), vector(gain));
+    Vector y = norm(x.data(), x.size(), vector(gain));
+    add_bias(gain.substr(0, gain.rfind('.')) + ".bias", y);
+    return y;
   }
   /// The gain is as long as what is normalized: a head or the whole row.
   void norm_heads(Vector& x, const Vector& gain) const {
@@ -574,6 +577,7 @@ std::vector<Vector> Reference::run(const std::vector<std::int32_t>& tokens) {
   for (const Vector& x : stream) {
     logits.push_back(
         product(has("output.weight") ? "output.weight" : "token_embd.weight", norm(x, "output_norm.weight")));
+    add_bias("output.bias", logits.back());
     for (double& logit : logits.back())
       logit = capped(logit / number("logit_scale", 1.0), number("final_logit_softcapping", 0.0));
   }

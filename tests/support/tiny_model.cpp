@@ -50,7 +50,7 @@ class TensorMaker final : public model::TensorVisitor {
   }
   void vector(const float*&, Role role, std::string_view name, std::uint32_t n, model::Need need) override {
     if (!is_wanted(name, need)) return;
-    if (role == Role::norm) return add_vector(full(name), n, 1.0f, 0.1f);
+    if (role == Role::norm && !name.ends_with(".bias")) return add_vector(full(name), n, 1.0f, 0.1f);
     if (role == Role::rope_table) return add_vector(full(name), n, 2.0f, 0.25f);
     // The recurrent state decays.
     add_vector(full(name), n, name == "ssm_a" ? -1.5f : 0.0f, 0.3f);
@@ -236,7 +236,7 @@ void fill_own_keys(gguf::Metadata& metadata, const TinyModel& model) {
   } else if (model.architecture == "mistral3") {
     set("attention.temperature_scale", float_value(0.25));
     if (model.rope_scaling == "yarn") set("rope.scaling.yarn_log_multiplier", float_value(0.5));
-  } else if (model.architecture == "phi3") {
+  } else if (model.architecture.starts_with("phi")) {
     set("rope.scaling.attn_factor", float_value(1.25));
   } else if (model.architecture == "qwen2moe") {
     set("expert_shared_feed_forward_length", uint_value(2 * model.n_ff));
