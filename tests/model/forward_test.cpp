@@ -130,7 +130,7 @@ TEST(Forward, MatchesTheReferenceForOtherFormsOfLatentAttention) {
 
 TEST(Forward, MatchesTheReferenceBehindTheOriginalContext) {
   // Queries grow, and the factors for long contexts count.
-  for (const char* architecture : {"mistral3", "phi3"}) {
+  for (const char* architecture : {"mistral3", "phi3", "phimoe"}) {
     test::TinyModel model = test::tiny_model_of(architecture);
     model.n_ctx_orig = 16;
     expect_reference(model);
