@@ -62,6 +62,9 @@ struct OpenOptions {
   std::uint32_t prefill_chunk = 0;
   /// Worker threads, the caller included. 0: the cores this process may use.
   int n_threads = 0;
+  /// The GPU that computes, by its number; negative: the CPU computes. The model must fit the memory whole,
+  /// and so must its weights, KV cache and scratch that of the GPU.
+  int gpu = -1;
   CachePolicy policy = CachePolicy::lfru;
   /// Reads the experts that the next layer will probably use while the drive is idle.
   bool look_ahead = true;

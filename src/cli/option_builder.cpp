@@ -57,6 +57,15 @@ void OptionBuilder::open_options(CLI::App& app, OpenOptions& open, bool with_con
   one_of(app, "--kv-type", open.kv_type, {{"f16", KvType::f16}, {"q8_0", KvType::q8_0}},
          "How keys and values are kept: q8_0 takes about half of f16 (default: f16)", group);
   threads(app, open.n_threads, group);
+  app.add_option_function<std::string>(
+         "--gpu",
+         [&open](const std::string& text) {
+           open.gpu =
+               text == "off" ? -1 : static_cast<int>(checked_whole("--gpu", text, {.most = 63, .zero = ""}));
+         },
+         "The GPU that computes, by its number, for models that fit its memory whole (default: off)")
+      ->type_name("off|N")
+      ->group(group);
   one_of(app, "--policy", open.policy, {{"lfru", CachePolicy::lfru}, {"lru", CachePolicy::lru}},
          "Which experts stay in a full cache (default: lfru)", group);
   one_of(app, "--look-ahead", open.look_ahead, {{"on", true}, {"off", false}},

@@ -31,6 +31,7 @@ void CudaOps::begin_pass(const kernels::PassTables& tables) {
     }
     first_pages_[group] = staging_->put(std::span<const std::uint32_t>(first));
   }
+  staging_->keep();
 }
 
 KvArgs CudaOps::kv_args(const kernels::KvView& view, std::uint32_t first_row) const {
@@ -80,7 +81,7 @@ void CudaOps::attention(Rows q, const kernels::KvView& view, const kernels::Atte
   SLUICE_CHECK(q.n_cols == params.n_heads * shape.k_head_dim &&
                out.n_cols == params.n_heads * shape.v_head_dim);
   SLUICE_CHECK(q.n_rows == out.n_rows && std::size_t{first_row} + q.n_rows <= pass_.positions.size());
-  if (shape.k_head_dim > k_max_attention_dim || shape.v_head_dim > k_max_attention_dim ||
+  if (shape.k_head_dim > k_max_attention_dim || shape.v_head_dim > k_max_value_dim ||
       shape.v_head_dim % 2 != 0) {
     base::fail(ErrorCode::unsupported,
                "the GPU has no attention for heads of {} and {} elements; run on the CPU", shape.k_head_dim,

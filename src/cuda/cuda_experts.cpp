@@ -21,6 +21,10 @@ bool is_256(const Weight& w) {
   return gguf::type_traits(w.type).block_elements == 256;
 }
 
+bool same(Rows a, Rows b) noexcept {
+  return a.data == b.data && a.n_rows == b.n_rows && a.n_cols == b.n_cols && a.stride == b.stride;
+}
+
 void check_types(const Weight& gate, const Weight& up, const Weight& down) {
   const auto has_kernel = [](const Weight& w) {
     return expert_up_kernel(static_cast<int>(w.type), 1).function != nullptr;
@@ -70,6 +74,7 @@ void CudaOps::routed(const kernels::Route& route) {
                         cudaMemcpyDeviceToHost, stream_.get()),
         "copying a route");
   stream_.wait();
+  staging_->rewind();
   std::memcpy(route.weights.data(), bounce_.data(), weight_bytes);
   std::memcpy(route.ids.data(), bounce_.data() + weight_bytes, id_bytes);
 }
@@ -87,41 +92,40 @@ void CudaOps::begin_experts(Rows x, kernels::Activation activation) {
   expert_x_.of = x;
 }
 
-void CudaOps::add_expert_stage(const kernels::ExpertCall& types, const ExpertJob* jobs, std::uint32_t n_jobs,
+void CudaOps::add_expert_stage(const kernels::ExpertCall& types, ExpertArgs args, std::uint32_t n_jobs,
                                std::uint32_t n_hidden, std::uint32_t most_rows, Rows out) {
   const Weight &gate = types.gate, &down = types.down;
   const bool x_256 = is_256(gate), hidden_256 = is_256(down);
-  if (!expert_x_.is_ready[x_256 ? 1 : 0]) {
+  // The norm before may have quantized it.
+  const bool is_known = quantized_.is_ready[x_256 ? 1 : 0] && same(quantized_.of, expert_x_.of);
+  const QuantizedLayout& x = is_known ? layout_.x[x_256 ? 1 : 0] : layout_.expert_x[x_256 ? 1 : 0];
+  if (!is_known && !expert_x_.is_ready[x_256 ? 1 : 0]) {
     const Kernel kernel = quantize_kernel(x_256);
     launches_.add(kernel, {ceil_div(expert_x_.of.n_cols, 256 * kernel.rows), expert_x_.of.n_rows},
-                  quantize_args(expert_x_.of, layout_.expert_x[x_256 ? 1 : 0], x_256));
+                  quantize_args(expert_x_.of, x, x_256));
     expert_x_.is_ready[x_256 ? 1 : 0] = true;
   }
-  auto up_args = zeroed<ExpertUpArgs>();
-  up_args.jobs = jobs;
-  up_args.x = quantized_rows(layout_.expert_x[x_256 ? 1 : 0], scratch_.data());
-  up_args.hidden = at<float>(layout_.hidden);
-  up_args.hidden_stride = gate.n_out;
-  up_args.n_hidden = gate.n_out;
-  up_args.blocks_per_row = blocks_per_row(gate);
+  const Rows hidden{at<float>(layout_.hidden), n_hidden, gate.n_out, gate.n_out};
+  args.x = quantized_rows(x, scratch_.data());
+  args.y = hidden.data;
+  args.y_stride = hidden.stride;
+  args.n_out = gate.n_out;
+  args.blocks_per_row = blocks_per_row(gate);
   const Kernel up = expert_up_kernel(static_cast<int>(gate.type), most_rows);
-  launches_.add(up, {n_jobs, ceil_div(gate.n_out, up.rows)}, up_args);
+  launches_.add(up, {n_jobs, ceil_div(gate.n_out, up.rows)}, args);
 
-  const Rows hidden{up_args.hidden, n_hidden, gate.n_out, gate.n_out};
   const Kernel quantize = quantize_kernel(hidden_256);
   const QuantizedLayout& layout = layout_.hidden_x[hidden_256 ? 1 : 0];
   launches_.add(quantize, {ceil_div(gate.n_out, 256 * quantize.rows), n_hidden},
                 quantize_args(hidden, layout, hidden_256));
 
-  auto down_args = zeroed<ExpertDownArgs>();
-  down_args.jobs = jobs;
-  down_args.x = quantized_rows(layout, scratch_.data());
-  down_args.out = out.data;
-  down_args.out_stride = out.stride;
-  down_args.n_out = down.n_out;
-  down_args.blocks_per_row = blocks_per_row(down);
+  args.x = quantized_rows(layout, scratch_.data());
+  args.y = out.data;
+  args.y_stride = out.stride;
+  args.n_out = down.n_out;
+  args.blocks_per_row = blocks_per_row(down);
   const Kernel kernel = expert_down_kernel(static_cast<int>(down.type), most_rows);
-  launches_.add(kernel, {n_jobs, ceil_div(down.n_out, kernel.rows)}, down_args);
+  launches_.add(kernel, {n_jobs, ceil_div(down.n_out, kernel.rows)}, args);
 }
 
 void CudaOps::run_wave(const kernels::ExpertCall& types, Wave& wave, Rows out) {
@@ -133,8 +137,9 @@ void CudaOps::run_wave(const kernels::ExpertCall& types, Wave& wave, Rows out) {
                "a pass has more experts than the GPU's lists hold; use a smaller prefill "
                "chunk");
   }
-  add_expert_stage(types, staging_->put(jobs), static_cast<std::uint32_t>(jobs.size()), wave.n_hidden,
-                   wave.most_rows, out);
+  auto args = zeroed<ExpertArgs>();
+  args.jobs = staging_->put(jobs);
+  add_expert_stage(types, args, static_cast<std::uint32_t>(jobs.size()), wave.n_hidden, wave.most_rows, out);
   wave.jobs.clear();
   wave.n_hidden = wave.most_rows = 0;
 }
@@ -187,24 +192,21 @@ void CudaOps::run_routed(const kernels::Route& route, const kernels::RoutedExper
   SLUICE_CHECK(experts.gate.n_in == expert_x_.of.n_cols && experts.gate.n_out <= layout_.max_hidden);
   check_types(experts.gate, experts.up, experts.down);
   note_write(out);
-  auto args = zeroed<MakeJobsArgs>();
-  args.gate = weights_.matrix(experts.gate);
-  args.up = weights_.matrix(experts.up);
-  args.down = weights_.matrix(experts.down);
-  args.gate_scales = weights_.floats(experts.gate_scales);
-  args.up_scales = weights_.floats(experts.up_scales);
-  args.down_scales = weights_.floats(experts.down_scales);
-  args.gate_blocks = std::uint64_t{experts.gate.n_out} * blocks_per_row(experts.gate);
-  args.up_blocks = std::uint64_t{experts.up.n_out} * blocks_per_row(experts.up);
-  args.down_blocks = std::uint64_t{experts.down.n_out} * blocks_per_row(experts.down);
-  args.ids = at<std::uint16_t>(layout_.ids);
-  args.jobs = at<ExpertJob>(layout_.jobs);
-  args.n_routed = routing_.n;
-  args.n_used = experts.n_used;
-  const Kernel kernel = make_jobs_kernel();
-  launches_.add(kernel, {ceil_div(routing_.n, kernel.block)}, args);
+  auto args = zeroed<ExpertArgs>();
+  RoutedArgs& routed = args.routed;
+  routed.gate = weights_.matrix(experts.gate);
+  routed.up = weights_.matrix(experts.up);
+  routed.down = weights_.matrix(experts.down);
+  routed.gate_scales = weights_.floats(experts.gate_scales);
+  routed.up_scales = weights_.floats(experts.up_scales);
+  routed.down_scales = weights_.floats(experts.down_scales);
+  routed.gate_blocks = std::uint64_t{experts.gate.n_out} * blocks_per_row(experts.gate);
+  routed.up_blocks = std::uint64_t{experts.up.n_out} * blocks_per_row(experts.up);
+  routed.down_blocks = std::uint64_t{experts.down.n_out} * blocks_per_row(experts.down);
+  routed.ids = at<std::uint16_t>(layout_.ids);
+  routed.n_used = experts.n_used;
   const kernels::ExpertCall types{experts.gate, experts.up, experts.down, {}, {}};
-  add_expert_stage(types, args.jobs, routing_.n, routing_.n, 1, out);
+  add_expert_stage(types, args, routing_.n, routing_.n, 1, out);
 }
 
 void CudaOps::combine_experts(Rows expert_out, const float* weights, std::uint32_t n_used, Rows y) {

@@ -42,10 +42,21 @@ std::string name_of(int device) {
   return std::string("CUDA, ") + properties.name;
 }
 
+/// Kernels of Hopper and later can wait for one another.
+bool can_overlap(int device) {
+  int major = 0;
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+        "asking for its properties");
+  return major >= 9;
+}
+
 }  // namespace
 
 CudaOps::CudaOps(int device)
-    : device_(device), name_(name_of(device)), bounce_(k_bounce_bytes, Memory::Where::host) {}
+    : device_(device),
+      name_(name_of(device)),
+      launches_(can_overlap(device)),
+      bounce_(k_bounce_bytes, Memory::Where::host) {}
 
 CudaOps::~CudaOps() {
   cudaStreamSynchronize(stream_.get());
@@ -175,6 +186,14 @@ void CudaOps::rms_norm(Rows x, const float* gain, float eps, Rows y) {
   args.n_cols = x.n_cols;
   args.x_stride = x.stride;
   args.y_stride = y.stride;
+  // What comes behind a norm mostly wants its result in blocks of 256.
+  if (y.data != x.data && y.n_cols % 256 == 0 && y.n_rows <= layout_.max_rows &&
+      y.n_cols <= layout_.max_cols) {
+    args.k = quantize_args(y, layout_.x[1], true);
+    quantized_ = {};
+    quantized_.of = y;
+    quantized_.is_ready[1] = true;
+  }
   launches_.add(norm_kernel(), {x.n_rows}, args);
   last_norm_y_ = y;
 }
@@ -186,16 +205,22 @@ void CudaOps::add_bias(Rows, const float*) {
 void CudaOps::rms_norm_heads(Rows x, std::uint32_t head_dim, const float* gain, float eps) {
   SLUICE_CHECK(head_dim > 0 && x.n_cols % head_dim == 0);
   note_write(x);
+  const NormHeadsArgs::Target target{x.data, weights_.floats(gain), x.n_cols / head_dim, x.stride};
+  const Kernel kernel = norm_heads_kernel();
   auto args = zeroed<NormHeadsArgs>();
-  args.x = x.data;
-  args.gain = weights_.floats(gain);
+  if (const auto* last = launches_.last<NormHeadsArgs>(kernel);
+      last != nullptr && last->n_targets < k_max_targets && last->n_rows == x.n_rows &&
+      last->head_dim == head_dim && last->eps == eps && last->targets[0].x != x.data) {
+    args = *last;
+    launches_.drop_last();
+  }
+  args.targets[args.n_targets++] = target;
   args.eps = eps;
   args.n_rows = x.n_rows;
-  args.n_heads = x.n_cols / head_dim;
   args.head_dim = head_dim;
-  args.stride = x.stride;
-  const Kernel kernel = norm_heads_kernel();
-  launches_.add(kernel, {ceil_div(args.n_heads, kernel.rows), x.n_rows}, args);
+  std::uint32_t n_heads = 0;
+  for (std::uint32_t i = 0; i < args.n_targets; ++i) n_heads += args.targets[i].n_heads;
+  launches_.add(kernel, {ceil_div(n_heads, kernel.rows), x.n_rows}, args);
 }
 
 void CudaOps::activate(Rows gate, Rows up, kernels::Activation activation, Rows out) {
@@ -360,20 +385,24 @@ void CudaOps::rope_heads(const kernels::HeadRows& x, std::uint32_t curve_idx, st
   SLUICE_CHECK(x.dim == curve.n_rot && y.dim == x.dim && y.n_heads == x.n_heads && y.n_rows == x.n_rows);
   SLUICE_CHECK(std::size_t{first_row} + x.n_rows <= pass_.positions.size());
   note_write({y.data, y.n_rows, (y.n_heads - 1) * y.step + y.dim, y.stride});
-  auto args = zeroed<RopeArgs>();
-  args.x = x.data;
-  args.y = y.data;
-  args.table = rope_table(curve) + std::size_t{first_row} * curve.n_rot;
-  args.n_rows = x.n_rows;
-  args.n_heads = x.n_heads;
-  args.n_rot = curve.n_rot;
-  args.x_step = x.step;
-  args.y_step = y.step;
-  args.x_stride = x.stride;
-  args.y_stride = y.stride;
-  args.is_neox = curve.is_neox ? 1 : 0;
+  const RopeArgs::Target target{x.data, y.data, x.n_heads, x.step, y.step, x.stride, y.stride, 0};
+  const float* table = rope_table(curve) + std::size_t{first_row} * curve.n_rot;
   const Kernel kernel = rope_kernel();
-  launches_.add(kernel, {ceil_div(args.n_heads * curve.n_rot / 2, kernel.block), x.n_rows}, args);
+  auto args = zeroed<RopeArgs>();
+  if (const auto* last = launches_.last<RopeArgs>(kernel);
+      last != nullptr && last->n_targets < k_max_targets && last->n_rows == x.n_rows &&
+      last->table == table && last->n_rot == curve.n_rot && last->targets[0].y != x.data) {
+    args = *last;
+    launches_.drop_last();
+  }
+  args.targets[args.n_targets++] = target;
+  args.table = table;
+  args.n_rows = x.n_rows;
+  args.n_rot = curve.n_rot;
+  args.is_neox = curve.is_neox ? 1 : 0;
+  std::uint32_t n_heads = 0;
+  for (std::uint32_t i = 0; i < args.n_targets; ++i) n_heads += args.targets[i].n_heads;
+  launches_.add(kernel, {ceil_div(n_heads * curve.n_rot / 2, kernel.block), x.n_rows}, args);
 }
 
 QuantizeArgs CudaOps::quantize_args(Rows x, const QuantizedLayout& layout, bool is_256) const noexcept {
@@ -484,8 +513,10 @@ void CudaOps::matmul_heads_transposed(const kernels::HeadRows&, const kernels::H
 
 void CudaOps::add_product(Rows x, gguf::TensorType type, std::span<const kernels::Product> products) {
   const gguf::TypeTraits& traits = gguf::type_traits(type);
-  const std::uint32_t n_tile = std::min(x.n_rows, k_max_product_rows);
-  const Kernel kernel = product_kernel(static_cast<int>(type), n_tile);
+  Kernel kernel = product_kernel(static_cast<int>(type), std::min(x.n_rows, k_max_product_rows));
+  if (const Kernel mma = product_mma_kernel(static_cast<int>(type));
+      mma.function != nullptr && x.n_rows > k_max_rows_without_mma)
+    kernel = mma;
   auto args = zeroed<ProductArgs>();
   args.n_rows = x.n_rows;
   args.blocks_per_row = x.n_cols / traits.block_elements;
@@ -496,8 +527,7 @@ void CudaOps::add_product(Rows x, gguf::TensorType type, std::span<const kernels
   } else {
     args.x = quantized_rows(quantize(x, traits.block_elements == 256), scratch_.data());
   }
-  constexpr std::uint32_t k_warps = 4;
-  const std::uint32_t group_rows = kernel.rows / k_warps;
+  const std::uint32_t group_rows = kernel.rows / kernel.groups;
   std::uint32_t n_groups = 0;
   for (std::size_t i = 0; i < products.size(); ++i) {
     const kernels::Product& product = products[i];
@@ -511,34 +541,23 @@ void CudaOps::add_product(Rows x, gguf::TensorType type, std::span<const kernels
     n_groups += ceil_div(product.w.n_out, group_rows);
     part.end_group = n_groups;
   }
-  // Tiles of 1, 2, 4 or 8 rows, whatever the kernel was made for.
-  const std::uint32_t tile = traits.block_elements == 1 ? (n_tile == 1 ? 1 : 8)
-                             : n_tile <= 2              ? n_tile
-                             : n_tile <= 4              ? 4
-                                                        : 8;
-  launches_.add(kernel, {ceil_div(x.n_rows, tile), ceil_div(n_groups, k_warps)}, args);
+  launches_.add(kernel, {ceil_div(x.n_rows, kernel.tile), ceil_div(n_groups, kernel.groups)}, args);
+  last_product_ = kernel;
 }
 
 bool CudaOps::add_to_last_product(Rows x, float factor, Rows y) {
-  if (factor != 1.0f || launches_.empty()) return false;
-  for (const auto type :
-       {gguf::TensorType::q4_k, gguf::TensorType::q5_k, gguf::TensorType::q6_k, gguf::TensorType::q8_0,
-        gguf::TensorType::mxfp4, gguf::TensorType::f16, gguf::TensorType::bf16, gguf::TensorType::f32}) {
-    const std::uint32_t n_tile = std::min(x.n_rows, k_max_product_rows);
-    ProductArgs* args = launches_.last<ProductArgs>(product_kernel(static_cast<int>(type), n_tile));
-    if (args == nullptr) continue;
-    ProductArgs::Part& part = args->parts[0];
-    if (args->n_parts != 1 || part.y != x.data || part.n_out != x.n_cols || args->n_rows != x.n_rows ||
-        part.sum != nullptr)
-      return false;
-    // Rows of floats are read while sums are written.
-    const Rows input{const_cast<float*>(args->x_floats), x.n_rows, args->x_stride, args->x_stride};
-    if (args->x_floats != nullptr && overlap(input, y)) return false;
-    part.sum = y.data;
-    part.sum_stride = y.stride;
-    return true;
-  }
-  return false;
+  ProductArgs* args = launches_.last<ProductArgs>(last_product_);
+  if (factor != 1.0f || args == nullptr) return false;
+  ProductArgs::Part& part = args->parts[0];
+  if (args->n_parts != 1 || part.y != x.data || part.n_out != x.n_cols || args->n_rows != x.n_rows ||
+      part.sum != nullptr)
+    return false;
+  // Rows of floats are read while sums are written.
+  const Rows input{const_cast<float*>(args->x_floats), x.n_rows, args->x_stride, args->x_stride};
+  if (args->x_floats != nullptr && overlap(input, y)) return false;
+  part.sum = y.data;
+  part.sum_stride = y.stride;
+  return true;
 }
 
 }  // namespace sluice::cuda

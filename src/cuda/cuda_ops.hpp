@@ -125,7 +125,7 @@ class CudaOps final : public kernels::Ops {
   KvArgs kv_args(const kernels::KvView& view, std::uint32_t first_row) const;
   std::uint32_t last_position(std::uint32_t first_row, std::uint32_t n_rows) const noexcept;
   /// Gate, up and down of jobs whose types are those of `call`, into rows of `out`.
-  void add_expert_stage(const kernels::ExpertCall& types, const ExpertJob* jobs, std::uint32_t n_jobs,
+  void add_expert_stage(const kernels::ExpertCall& types, ExpertArgs args, std::uint32_t n_jobs,
                         std::uint32_t n_hidden, std::uint32_t most_rows, Rows out);
   void run_wave(const kernels::ExpertCall& types, Wave& wave, Rows out);
 
@@ -143,6 +143,7 @@ class CudaOps final : public kernels::Ops {
   const std::uint32_t *positions_ = nullptr, *sequence_of_ = nullptr;
   std::array<const std::uint32_t*, kernels::k_max_kv_groups> first_pages_{};
   Quantized quantized_, expert_x_;
+  Kernel last_product_;
   Rows last_norm_y_{};  ///< Of the last launch, when that is a norm.
   Routing routing_;
   Wave wave_;

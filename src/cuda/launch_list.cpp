@@ -36,9 +36,16 @@ bool LaunchList::is_same(const Known& known) const noexcept {
 void LaunchList::launch_all(cudaStream_t stream) {
   for (const Launch& launch : launches_) {
     void* args[] = {bytes_.data() + launch.args};
-    check(cudaLaunchKernel(launch.function, dim3(launch.grid.x, launch.grid.y, launch.grid.z),
-                           dim3(launch.block), args, 0, stream),
-          "launching a kernel");
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(launch.grid.x, launch.grid.y, launch.grid.z);
+    config.blockDim = dim3(launch.block);
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = overlaps_ ? 1 : 0;
+    check(cudaLaunchKernelExC(&config, launch.function, args), "launching a kernel");
   }
 }
 

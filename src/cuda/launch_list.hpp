@@ -15,7 +15,8 @@ namespace sluice::cuda {
 /// what single launches would do.
 class LaunchList {
  public:
-  LaunchList() = default;
+  /// `overlaps`: a kernel may start before the one before it is over, since all wait for it themselves.
+  explicit LaunchList(bool overlaps) : overlaps_(overlaps) {}
   ~LaunchList() { forget(); }
   LaunchList(const LaunchList&) = delete;
   LaunchList& operator=(const LaunchList&) = delete;
@@ -67,6 +68,7 @@ class LaunchList {
   std::vector<std::byte> bytes_;
   std::vector<Known> known_;
   std::uint64_t n_runs_ = 0;
+  bool overlaps_;
 };
 
 /// Arguments without a stray bit, so that they can be compared.

@@ -57,7 +57,6 @@ ScratchLayout scratch_layout(const kernels::ScratchSize& size) noexcept {
       layout.hidden_x[i] = quantized_layout(taker, layout.wave_rows, size.max_hidden, i == 1);
     }
     layout.hidden = taker.take(std::uint64_t{layout.wave_rows} * size.max_hidden * sizeof(float));
-    layout.jobs = taker.take(std::uint64_t{layout.wave_rows} * sizeof(ExpertJob));
     layout.ids = taker.take(n_routed * sizeof(std::uint16_t));
     layout.weights = taker.take(n_routed * sizeof(float));
   }

@@ -20,7 +20,7 @@ struct ScratchLayout {
   std::uint32_t wave_rows = 0;  ///< Hidden rows of experts at once.
   QuantizedLayout x[2];         ///< In blocks of 32 and of 256.
   QuantizedLayout expert_x[2], hidden_x[2];
-  std::uint64_t hidden = 0, jobs = 0, ids = 0, weights = 0, rope_tables = 0, frequencies = 0, partials = 0;
+  std::uint64_t hidden = 0, ids = 0, weights = 0, rope_tables = 0, frequencies = 0, partials = 0;
   std::uint64_t bytes = 0;
 };
 

@@ -28,7 +28,7 @@ Staging::~Staging() {
 
 void Staging::begin() {
   check(cudaEventSynchronize(sent_event_), "waiting for the GPU");
-  used_ = sent_ = 0;
+  used_ = sent_ = kept_ = 0;
   n_pages_ = n_pages_sent_ = 0;
 }
 

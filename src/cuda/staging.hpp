@@ -22,6 +22,10 @@ class Staging {
 
   /// Begins a new pass. Waits until the copies of the last are done.
   void begin();
+  /// What was put so far stays for the whole pass; what is put from now on, until the next rewind().
+  void keep() noexcept { kept_ = used_; }
+  /// Forgets what was put after keep(). Only when the device is idle.
+  void rewind() noexcept { used_ = sent_ = kept_; }
   /// Copies the list; returns where it will be on the device. Fails the check when there is no room
   /// (has_room).
   template <typename T>
@@ -45,7 +49,7 @@ class Staging {
   std::size_t page_bytes_;
   Memory host_, device_;
   cudaEvent_t sent_event_ = nullptr;
-  std::size_t used_ = 0, sent_ = 0;  ///< Of the second area.
+  std::size_t used_ = 0, sent_ = 0, kept_ = 0;  ///< Of the second area.
   std::uint32_t n_pages_ = 0, n_pages_sent_ = 0;
 };
 

@@ -57,11 +57,12 @@ Forward::Forward(Graph& graph, const BoundTensors& tensors, const residency::Uni
       kv_(kv),
       ops_(ops),
       cache_(streams.cache),
+      placed_experts_(streams.placed_experts.begin(), streams.placed_experts.end()),
       embeddings_(streams.embeddings),
       weights_(tensors, ops, store, streams.blocks),
       max_rows_(limits.max_rows),
       looks_ahead_(looks_ahead) {
-  SLUICE_CHECK(units.layers.empty() == (cache_ == nullptr));
+  SLUICE_CHECK(units.layers.empty() == (cache_ == nullptr && placed_experts_.empty()));
   check_types(ops, tensors, units);
   const PassMemory memory = pass_memory(graph, max_rows_);
   ops_.reserve(memory.scratch);
@@ -127,9 +128,9 @@ std::vector<SequenceFailure> Forward::run(const PassRows& rows, const std::atomi
   n_tokens_done_ += n_rows;
   const ArenaScope scope(arena_);
   LiveRows live(arena_, rows);
-  Pass pass{ops_,       weights_,       arena_,        cache_,       units_,
-            kv_,        graph_.state(), live,          cancel,       n_tokens_done_,
-            busy_hook_, routing_log_,   spec.norm_eps, looks_ahead_, weight_bytes_};
+  Pass pass{ops_,         weights_,       arena_,       cache_,       placed_experts_, units_,
+            kv_,          graph_.state(), live,         cancel,       n_tokens_done_,  busy_hook_,
+            routing_log_, spec.norm_eps,  looks_ahead_, weight_bytes_};
   pass.check_cancel();
   weight_bytes_ += always_bytes_ + n_rows * token_embd_.row_bytes;
   if (!rows.logits_rows.empty()) weight_bytes_ += output_.row_bytes * output_.n_out;

@@ -24,9 +24,11 @@ class Forward {
  public:
   /// Where the weights are that the store does not hold.
   struct Streams {
-    residency::UnitCache* cache = nullptr;       ///< Null for dense models.
+    residency::UnitCache* cache = nullptr;       ///< Null for dense models, and with placed experts.
     residency::DenseStream* blocks = nullptr;    ///< Null when all of them are pinned for good.
     residency::RowGather* embeddings = nullptr;  ///< Null when they are pinned.
+    /// Experts of each layer that has some, placed on the device (Ops::place); none: they come by the cache.
+    std::span<const kernels::RoutedExperts> placed_experts;
   };
   /// For passes of up to `max_rows` rows of sequences of up to `n_ctx` positions.
   struct Limits {
@@ -97,6 +99,7 @@ class Forward {
   const KvLayout& kv_;
   kernels::Ops& ops_;
   residency::UnitCache* cache_;
+  std::vector<kernels::RoutedExperts> placed_experts_;
   residency::RowGather* embeddings_;
   Weights weights_;
   std::uint32_t max_rows_;

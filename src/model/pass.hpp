@@ -30,7 +30,9 @@ struct Pass {
   kernels::Ops& ops;
   Weights& weights;
   Arena& arena;
-  residency::UnitCache* cache;  ///< Null for dense models.
+  residency::UnitCache* cache;  ///< Null for dense models, and where all experts are placed.
+  /// Of each layer of `units`: all experts, where the device has them; else empty.
+  std::span<const kernels::RoutedExperts> placed_experts;
   const residency::UnitMap& units;
   const KvLayout& kv;
   const StateLayout& state;

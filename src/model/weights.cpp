@@ -40,6 +40,7 @@ void Weights::Receiving::matrix(Matrix& to, std::string_view name, std::uint32_t
   if (scale != nullptr) to.w.scale = *scale;
   to.stream_index = weights_.stream_ == nullptr ? -1 : weights_.stream_->find(tensor);
   SLUICE_CHECK(to.w.data != nullptr || to.stream_index >= 0);
+  if (to.w.data != nullptr) weights_.ops_.place(to.w);
 }
 
 void Weights::Receiving::scales(const float*& to, Role role, std::string_view name, std::uint32_t n) {
@@ -52,6 +53,7 @@ void Weights::Receiving::pinned(Weight& to, Role, std::string_view name, std::ui
   if (tensor == nullptr) return;
   to = shape_of(*tensor);
   to.data = weights_.store_.find(*tensor);  // Embeddings may be left on the drive.
+  if (to.data != nullptr) weights_.ops_.place(to);
 }
 
 void Weights::Receiving::stacked(Weight& to, Role role, std::string_view name, std::uint32_t n_in,
@@ -72,11 +74,14 @@ void Weights::Receiving::vector(const float*& to, Role, std::string_view name, s
   SLUICE_CHECK(data != nullptr);
   if (converted_vector_bytes(*tensor) == 0) {
     to = reinterpret_cast<const float*>(data);
-    return;
+  } else {
+    std::vector<float>& floats = weights_.converted_.emplace_back(tensor->n_elements());
+    SLUICE_CHECK(kernels::dequantize_row(tensor->type, data, floats.data(), floats.size()));
+    to = floats.data();
   }
-  std::vector<float>& floats = weights_.converted_.emplace_back(tensor->n_elements());
-  SLUICE_CHECK(kernels::dequantize_row(tensor->type, data, floats.data(), floats.size()));
-  to = floats.data();
+  const auto n = static_cast<std::uint32_t>(tensor->n_elements());
+  weights_.ops_.place(
+      {reinterpret_cast<const std::byte*>(to), gguf::TensorType::f32, n, 1, n * sizeof(float)});
 }
 
 void Weights::multiply(Rows x, std::span<const Target> targets) {

@@ -103,7 +103,7 @@ class CudaAttention : public DeviceTest {
     const std::uint32_t n_before[2] = {600, 70}, n_rows = 9;
     reserve({700, c.n_heads * c.dim, 0});
     kernels::KvView view;
-    const std::uint32_t v_dim = c.v_in_k ? c.dim - 32 : c.dim;
+    const std::uint32_t v_dim = c.v_in_k ? c.dim - 64 : c.dim;
     view.shape = {c.n_kv_heads, c.dim, v_dim, c.type, c.v_in_k};
     view.offset_bytes = 128;
     const std::uint64_t page_bytes = view.shape.layer_bytes() + 256, n_pages = 16;

@@ -8,7 +8,7 @@ namespace {
 using kernels::Product;
 
 constexpr TensorType k_quantized[] = {TensorType::q4_k, TensorType::q5_k, TensorType::q6_k, TensorType::q8_0,
-                                      TensorType::mxfp4};
+                                      TensorType::q4_0, TensorType::q5_0, TensorType::mxfp4};
 constexpr TensorType k_plain[] = {TensorType::f32, TensorType::f16, TensorType::bf16};
 
 class CudaProducts : public DeviceTest {

@@ -20,6 +20,7 @@ struct QuantizedRows {
   const float* d;
   const std::int16_t* sums;
   std::uint32_t q_stride, d_stride, sum_stride;  ///< Elements from row to row.
+  std::uint32_t zero = 0;                        ///< No stray bits: arguments are compared.
 };
 
 constexpr int k_max_parts = 4;
@@ -50,28 +51,22 @@ struct ExpertJob {
   std::uint32_t in_rows[k_job_rows], out_rows[k_job_rows];
 };
 
-struct ExpertUpArgs {
-  const ExpertJob* jobs;
-  QuantizedRows x;
-  float* hidden;
-  std::uint32_t hidden_stride, n_hidden, blocks_per_row;
-};
-
-struct ExpertDownArgs {
-  const ExpertJob* jobs;
-  QuantizedRows x;
-  float* out;
-  std::uint32_t out_stride, n_out, blocks_per_row;
-};
-
-/// The experts of a layer and what was routed; writes one job for each choice.
-struct MakeJobsArgs {
+/// The experts of a layer: choice i of a route is expert ids[i], for row i / n_used.
+struct RoutedArgs {
   MatrixRef gate, up, down;                            ///< Of the first expert.
   const float *gate_scales, *up_scales, *down_scales;  ///< [n_experts] or null.
   std::uint64_t gate_blocks, up_blocks, down_blocks;   ///< Of one expert.
   const std::uint16_t* ids;
-  ExpertJob* jobs;
-  std::uint32_t n_routed, n_used;
+  std::uint32_t n_used, zero;
+};
+
+/// Gate and up, or down: a block works on one job, or on one choice when there are no jobs.
+struct ExpertArgs {
+  const ExpertJob* jobs;  ///< Or null.
+  RoutedArgs routed;
+  QuantizedRows x;
+  float* y;
+  std::uint32_t y_stride, n_out, blocks_per_row, zero;
 };
 
 /// Quantizes x, or silu(x) * up, which then is y, too.
@@ -95,11 +90,18 @@ struct NormArgs {
   std::uint32_t n_rows, n_cols, x_stride, y_stride;
 };
 
+/// Queries and keys are treated alike: one launch does both.
+constexpr std::uint32_t k_max_targets = 2;
+
 struct NormHeadsArgs {
-  float* x;
-  const float* gain;
+  struct Target {
+    float* x;
+    const float* gain;  ///< Or null.
+    std::uint32_t n_heads, stride;
+  };
+  Target targets[k_max_targets];
   float eps;
-  std::uint32_t n_rows, n_heads, head_dim, stride;
+  std::uint32_t n_targets, n_rows, head_dim;
 };
 
 struct RopeTableArgs {
@@ -111,10 +113,14 @@ struct RopeTableArgs {
 };
 
 struct RopeArgs {
-  const float* x;
-  float* y;  ///< Or x.
+  struct Target {
+    const float* x;
+    float* y;  ///< Or x.
+    std::uint32_t n_heads, x_step, y_step, x_stride, y_stride, zero;
+  };
+  Target targets[k_max_targets];
   const float* table;
-  std::uint32_t n_rows, n_heads, n_rot, x_step, y_step, x_stride, y_stride, is_neox;
+  std::uint32_t n_targets, n_rows, n_rot, is_neox;
 };
 
 /// Element-wise operations.
@@ -142,7 +148,7 @@ struct KvArgs {
   const std::uint32_t* sequence_of;  ///< Of the rows.
   const std::uint32_t* first_page;   ///< Of each sequence: where in `pages` its list begins.
   const std::uint32_t* pages;
-  std::uint32_t n_kv_heads, k_dim, v_dim, v_step, is_q8;
+  std::uint32_t n_kv_heads, k_dim, v_dim, v_step, is_q8, zero;
 };
 
 struct StoreKvArgs {
@@ -187,12 +193,17 @@ struct RepackArgs {
 struct Kernel {
   const void* function = nullptr;
   std::uint32_t block = 0;
-  std::uint32_t rows = 1;  ///< Of a block, where it computes rows.
+  std::uint32_t rows = 1;    ///< Of a block, where it computes rows: of weights in a product.
+  std::uint32_t groups = 1;  ///< Groups of rows of a block of a product: one of its warps, or all.
+  std::uint32_t tile = 1;    ///< Activation rows of a block of a product.
 };
 
 // product.cu, for a type's id and a number of activation rows of at most k_max_product_rows.
 constexpr std::uint32_t k_max_product_rows = 8;
 Kernel product_kernel(int type, std::uint32_t n_rows) noexcept;
+// product_mma.cu, for more rows than this; no function: the type has none.
+constexpr std::uint32_t k_max_rows_without_mma = 16;
+Kernel product_mma_kernel(int type) noexcept;
 Kernel expert_up_kernel(int type, std::uint32_t n_rows) noexcept;
 Kernel expert_down_kernel(int type, std::uint32_t n_rows) noexcept;
 // layout.cu. No function: the type stays as it is.
@@ -215,7 +226,6 @@ Kernel keep_rows_kernel() noexcept;
 Kernel scale_rows_kernel() noexcept;
 // experts.cu
 Kernel route_kernel() noexcept;
-Kernel make_jobs_kernel() noexcept;
 Kernel combine_kernel() noexcept;
 // attention.cu
 Kernel store_kv_kernel() noexcept;
@@ -223,6 +233,6 @@ constexpr std::uint32_t k_max_group_queries = 8;
 Kernel attention_kernel(std::uint32_t n_queries) noexcept;
 Kernel merge_kernel() noexcept;
 constexpr std::uint32_t k_attention_segment = 256;
-constexpr std::uint32_t k_max_attention_dim = 576;
+constexpr std::uint32_t k_max_attention_dim = 576, k_max_value_dim = 512;
 
 }  // namespace sluice::cuda

@@ -54,6 +54,8 @@ __device__ inline void store_row(const float* x, std::uint8_t* page, std::uint32
 
 /// One block, one row.
 __global__ void store_kv(const __grid_constant__ StoreKvArgs args) {
+  let_next_start();
+  wait_for_previous();
   const KvArgs& kv = args.kv;
   const std::uint32_t row = blockIdx.x, position = kv.positions[row];
   std::uint8_t* page = page_of(kv, kv.sequence_of[row], position);
@@ -97,7 +99,7 @@ template <int Q>
 __device__ inline void score_f16(const std::uint8_t* key, const float* q, std::uint32_t dim, float (&sums)[Q]) {
   std::uint32_t e = 0;
   if (dim % 8 == 0) {
-#pragma unroll 4
+#pragma unroll 8
     for (; e < dim; e += 8) {
       const uint4 v = __ldg(reinterpret_cast<const uint4*>(key + 2 * e));
       const unsigned words[4] = {v.x, v.y, v.z, v.w};
@@ -142,6 +144,7 @@ struct Shared {
   float weights[Q][k_attention_segment];
   float2 sums[Q][k_threads];
   float reduce[k_threads / k_warp];
+  const std::uint8_t* pages[k_attention_segment / k_page_tokens];  ///< Of the segment.
 };
 
 __device__ inline float max_of_block(float value, float* shared) {
@@ -160,28 +163,38 @@ __device__ inline float* partial_of(const AttentionArgs& args, std::uint32_t row
                              (args.kv.v_dim + 2);
 }
 
-/// sums[i] = sum over positions of weights * values: threads share a position by pairs of elements.
+/// sums[i] = sum over positions of weights * values: threads share a position by pairs of elements. Sixteen positions
+/// are asked for before the first is used.
 template <int Q>
-__device__ inline void add_values(const AttentionArgs& args, std::uint32_t row, std::uint32_t kv_head,
-                                  std::uint32_t begin, std::uint32_t end, Shared<Q>& shared) {
+__device__ inline void add_values(const AttentionArgs& args, std::uint32_t kv_head, std::uint32_t begin,
+                                  std::uint32_t end, Shared<Q>& shared) {
+  constexpr std::uint32_t ahead = 16;
   const KvArgs& kv = args.kv;
   const bool is_q8 = kv.is_q8 != 0;
   const std::uint32_t n_pairs = kv.v_dim / 2, n_groups = k_threads / n_pairs;
   const std::uint32_t group = threadIdx.x / n_pairs, pair = threadIdx.x % n_pairs;
-  const std::uint32_t bytes = head_bytes(kv.v_step, is_q8), sequence = kv.sequence_of[row];
+  const std::uint32_t bytes = head_bytes(kv.v_step, is_q8);
+  const std::uint32_t start = begin / k_attention_segment * k_attention_segment;
   float2 sums[Q] = {};
   if (group < n_groups) {
-#pragma unroll 4
-    for (std::uint32_t position = begin / k_attention_segment * k_attention_segment + group; position < end;
-         position += n_groups) {
-      if (position < begin) continue;
-      const std::uint8_t* at = page_of(kv, sequence, position) + kv.v_offset + head_place(kv_head, position, bytes);
-      const float2 v = value_pair(at, pair, is_q8);
+    for (std::uint32_t first = group; start + first < end; first += ahead * n_groups) {
+      float2 values[ahead];
 #pragma unroll
-      for (int i = 0; i < Q; ++i) {
-        const float weight = shared.weights[i][position % k_attention_segment];
-        sums[i].x = __fmaf_rn(weight, v.x, sums[i].x);
-        sums[i].y = __fmaf_rn(weight, v.y, sums[i].y);
+      for (std::uint32_t i = 0; i < ahead; ++i) {
+        const std::uint32_t position = start + first + i * n_groups;
+        values[i] = make_float2(0, 0);
+        if (position < begin || position >= end) continue;
+        const std::uint8_t* page = shared.pages[position % k_attention_segment / k_page_tokens];
+        values[i] = value_pair(page + kv.v_offset + head_place(kv_head, position, bytes), pair, is_q8);
+      }
+#pragma unroll
+      for (std::uint32_t i = 0; i < ahead; ++i) {
+        const std::uint32_t at = min(first + i * n_groups, k_attention_segment - 1);
+#pragma unroll
+        for (int q = 0; q < Q; ++q) {
+          sums[q].x = __fmaf_rn(shared.weights[q][at], values[i].x, sums[q].x);
+          sums[q].y = __fmaf_rn(shared.weights[q][at], values[i].y, sums[q].y);
+        }
       }
     }
   }
@@ -193,6 +206,8 @@ __device__ inline void add_values(const AttentionArgs& args, std::uint32_t row, 
 /// One block: a segment of one row, for up to Q of the queries that share a key head.
 template <int Q>
 __global__ void __launch_bounds__(k_threads) attend(const __grid_constant__ AttentionArgs args) {
+  let_next_start();
+  wait_for_previous();
   __shared__ Shared<Q> shared;
   const KvArgs& kv = args.kv;
   const std::uint32_t row = blockIdx.z, kv_head = blockIdx.y / args.n_chunks, chunk = blockIdx.y % args.n_chunks;
@@ -207,13 +222,16 @@ __global__ void __launch_bounds__(k_threads) attend(const __grid_constant__ Atte
     shared.q[i / kv.k_dim * k_max_attention_dim + e] =
         args.q[static_cast<std::size_t>(row) * args.q_stride + (first_head + query) * kv.k_dim + e];
   }
+  if (const std::uint32_t first = start + threadIdx.x * k_page_tokens;
+      threadIdx.x < k_attention_segment / k_page_tokens && first < end && first + k_page_tokens > begin)
+    shared.pages[threadIdx.x] = page_of(kv, kv.sequence_of[row], first);
   __syncthreads();
   const std::uint32_t position = start + threadIdx.x;
   const bool is_seen = position >= begin && position < end, is_q8 = kv.is_q8 != 0;
   const float nothing = -__int_as_float(0x7f800000);
   float scores[Q] = {};
   if (is_seen) {
-    const std::uint8_t* key = page_of(kv, kv.sequence_of[row], position) +
+    const std::uint8_t* key = shared.pages[threadIdx.x / k_page_tokens] +
                               head_place(kv_head, position, head_bytes(kv.k_dim, is_q8));
     if (is_q8) {
       score_q8<Q>(key, shared.q, kv.k_dim, scores);
@@ -232,7 +250,7 @@ __global__ void __launch_bounds__(k_threads) attend(const __grid_constant__ Atte
     totals[i] = sum_of_block(weight, shared.reduce);
   }
   __syncthreads();
-  add_values<Q>(args, row, kv_head, begin, end, shared);
+  add_values<Q>(args, kv_head, begin, end, shared);
   const std::uint32_t n_pairs = kv.v_dim / 2, n_groups = k_threads / n_pairs;
   for (std::uint32_t i = 0; i < n_queries; ++i) {
     float* to = partial_of(args, row, first_head + i, blockIdx.x);
@@ -260,6 +278,8 @@ __global__ void __launch_bounds__(k_threads) attend(const __grid_constant__ Atte
 
 /// One block: the segments of one row and head, in order.
 __global__ void merge(const __grid_constant__ AttentionArgs args) {
+  let_next_start();
+  wait_for_previous();
   const std::uint32_t row = blockIdx.y, head = blockIdx.x, dim = args.kv.v_dim;
   const Visible seen = visible(args, row);
   const std::uint32_t n = (seen.end - 1) / k_attention_segment - seen.first + 1;

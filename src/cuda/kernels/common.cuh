@@ -13,6 +13,21 @@ namespace sluice::cuda {
 constexpr unsigned k_all_lanes = 0xffffffffu;
 constexpr int k_warp = 32;
 
+/// Every kernel begins with this. On Hopper and later the next kernel may start while this one runs, up to its own
+/// call, and nothing here has been waited for before: only weights may be read.
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/// The next kernel may start; without it that is when this one ends.
+__device__ inline void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 /// The exponential of kernels/vector_math-inl.hpp, step by step, so that the CPU's bits come out.
 __device__ inline float exponential(float x) {
   const float highest = 88.0f, lowest = -87.33654f;
@@ -63,7 +78,7 @@ __device__ inline float sum_of_block(float value, float* shared) {
 
 template <typename Function>
 Kernel make_kernel(Function* function, std::uint32_t block, std::uint32_t rows = 1) noexcept {
-  return {reinterpret_cast<const void*>(function), block, rows};
+  return {reinterpret_cast<const void*>(function), block, rows, 1, 1};
 }
 
 }  // namespace sluice::cuda

@@ -81,6 +81,8 @@ __device__ void keep_groups(const RouteArgs& args, float* keys, float* group_key
 
 /// One warp, one row.
 __global__ void __launch_bounds__(k_warp) route(const __grid_constant__ RouteArgs args) {
+  let_next_start();
+  wait_for_previous();
   __shared__ float scores[k_max_experts], keys[k_max_experts], chosen[k_max_experts], group_keys[k_max_groups];
   __shared__ bool is_taken[k_max_experts];
   const std::uint32_t lane = threadIdx.x, row = blockIdx.x, n = args.n_experts;
@@ -127,29 +129,10 @@ __global__ void __launch_bounds__(k_warp) route(const __grid_constant__ RouteArg
   for (std::uint32_t i = lane; i < args.n_used; i += k_warp) weights[i] = chosen[i] * args.scale;
 }
 
-/// One thread, one choice.
-__global__ void make_jobs(const __grid_constant__ MakeJobsArgs args) {
-  const std::uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= args.n_routed) return;
-  const std::uint64_t expert = args.ids[i];
-  ExpertJob& job = args.jobs[i];
-  const auto of = [expert](const MatrixRef& w, std::uint64_t n_blocks) {
-    return MatrixRef{w.base, w.n_blocks, w.first_block + expert * n_blocks};
-  };
-  job.gate = of(args.gate, args.gate_blocks);
-  job.up = of(args.up, args.up_blocks);
-  job.down = of(args.down, args.down_blocks);
-  job.gate_scale = args.gate_scales != nullptr ? args.gate_scales[expert] : 1.0f;
-  job.up_scale = args.up_scales != nullptr ? args.up_scales[expert] : 1.0f;
-  job.down_scale = args.down_scales != nullptr ? args.down_scales[expert] : 1.0f;
-  job.n_rows = 1;
-  job.hidden_row = i;
-  job.in_rows[0] = i / args.n_used;
-  job.out_rows[0] = i;
-}
-
 /// y += weights[0] * x[0] + weights[1] * x[1] + ..., in that order.
 __global__ void combine(const __grid_constant__ CombineArgs args) {
+  let_next_start();
+  wait_for_previous();
   const std::uint32_t column = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
   if (column >= args.n_cols) return;
   const std::size_t first = static_cast<std::size_t>(row) * args.n_used;
@@ -162,7 +145,6 @@ __global__ void combine(const __grid_constant__ CombineArgs args) {
 }  // namespace
 
 Kernel route_kernel() noexcept { return make_kernel(route, k_warp); }
-Kernel make_jobs_kernel() noexcept { return make_kernel(make_jobs, 128); }
 Kernel combine_kernel() noexcept { return make_kernel(combine, 256); }
 
 }  // namespace sluice::cuda

@@ -219,6 +219,68 @@ struct Q8_0 {
   static __device__ float2 scales(const Raw& raw) { return make_float2(half_bits(raw.d), 0.0f); }
 };
 
+/// Bytes whose products with x, added to those of the quants, take the offset of stored values away.
+template <unsigned Offset>
+__device__ inline int minus_offset(const uint4& x, int sum) {
+  constexpr unsigned bytes = (256 - Offset) * 0x01010101u;
+  return dot16(make_uint4(bytes, bytes, bytes, bytes), x, sum);
+}
+
+struct Q4_0 {
+  static constexpr int k_type = 2, k_block = 32, k_lanes = 1;
+  static constexpr bool k_has_min = false;
+  struct Raw {
+    uint4 q;
+    unsigned short d;
+  };
+  using Unpacked = Raw;
+  static __device__ Raw load(const MatrixRef& w, std::uint64_t block, int) {
+    const std::uint8_t* d = w.base + w.n_blocks * 16 + block * 2;
+    return {stream16(w.base + block * 16), __ldg(reinterpret_cast<const unsigned short*>(d))};
+  }
+  static __device__ Unpacked unpack(const Raw& raw, int) { return raw; }
+  static __device__ Sums dot(const Unpacked& w, const Input& x, int) {
+    const uint4 first = read16(x.q), second = read16(x.q + 512);
+    Sums sums;
+    sums.dot = dot16(low_nibbles(w.q), first, minus_offset<8>(first, 0));
+    sums.dot = dot16(high_nibbles(w.q), second, minus_offset<8>(second, sums.dot));
+    return sums;
+  }
+  static __device__ float2 scales(const Raw& raw) { return make_float2(half_bits(raw.d), 0.0f); }
+};
+
+/// As Q4_0, with bit e of the high word as the fifth bit of element e.
+struct Q5_0 {
+  static constexpr int k_type = 6, k_block = 32, k_lanes = 1;
+  static constexpr bool k_has_min = false;
+  struct Raw {
+    uint4 q;
+    unsigned high;
+    unsigned short d;
+  };
+  using Unpacked = Raw;
+  static __device__ Raw load(const MatrixRef& w, std::uint64_t block, int) {
+    const std::uint8_t* high = w.base + w.n_blocks * 16 + block * 4;
+    const std::uint8_t* d = w.base + w.n_blocks * 20 + block * 2;
+    return {stream16(w.base + block * 16), __ldg(reinterpret_cast<const unsigned*>(high)),
+            __ldg(reinterpret_cast<const unsigned short*>(d))};
+  }
+  static __device__ Unpacked unpack(const Raw& raw, int) { return raw; }
+  /// Four bits become bit 4 of four bytes.
+  static __device__ unsigned spread(unsigned bits) { return ((bits & 15u) * 0x00204081u & 0x01010101u) << 4; }
+  static __device__ uint4 with_bits(const uint4& q, unsigned bits) {
+    return make_uint4(q.x | spread(bits), q.y | spread(bits >> 4), q.z | spread(bits >> 8), q.w | spread(bits >> 12));
+  }
+  static __device__ Sums dot(const Unpacked& w, const Input& x, int) {
+    const uint4 first = read16(x.q), second = read16(x.q + 512);
+    Sums sums;
+    sums.dot = dot16(with_bits(low_nibbles(w.q), w.high), first, minus_offset<16>(first, 0));
+    sums.dot = dot16(with_bits(high_nibbles(w.q), w.high >> 16), second, minus_offset<16>(second, sums.dot));
+    return sums;
+  }
+  static __device__ float2 scales(const Raw& raw) { return make_float2(half_bits(raw.d), 0.0f); }
+};
+
 struct Mxfp4 {
   static constexpr int k_type = 39, k_block = 32, k_lanes = 1;
   static constexpr bool k_has_min = false;

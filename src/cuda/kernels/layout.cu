@@ -35,6 +35,20 @@ __global__ void repack_q8_0(const __grid_constant__ RepackArgs args) {
   });
 }
 
+__global__ void repack_q4_0(const __grid_constant__ RepackArgs args) {
+  for_bytes<18>(args, [&](std::uint64_t block, int at) {
+    const std::uint8_t byte = args.from[block * 18 + (at < 16 ? at + 2 : at - 16)];
+    args.to[plane_place<16, 2>(args.n_total, args.first_block + block, at)] = byte;
+  });
+}
+
+__global__ void repack_q5_0(const __grid_constant__ RepackArgs args) {
+  for_bytes<22>(args, [&](std::uint64_t block, int at) {  // In the file: d, the fifth bits, quants.
+    const int from = at < 16 ? at + 6 : at < 20 ? at - 14 : at - 20;
+    args.to[plane_place<16, 4, 2>(args.n_total, args.first_block + block, at)] = args.from[block * 22 + from];
+  });
+}
+
 __global__ void repack_q6_k(const __grid_constant__ RepackArgs args) {
   for_bytes<210>(args, [&](std::uint64_t block, int at) {
     args.to[plane_place<128, 64, 16, 2>(args.n_total, args.first_block + block, at)] = args.from[block * 210 + at];
@@ -69,6 +83,14 @@ __device__ float element(const MatrixRef& w, int type, std::uint64_t block, int 
       const auto* d = reinterpret_cast<const unsigned short*>(w.base + w.n_blocks * 32);
       return half_bits(d[block]) * static_cast<float>(q);
     }
+    case Q4_0::k_type:
+    case Q5_0::k_type: {
+      const bool is_q5 = type == Q5_0::k_type;
+      unsigned q = w.base[block * 16 + e % 16] >> 4 * (e / 16) & 15;
+      if (is_q5) q |= (reinterpret_cast<const unsigned*>(w.base + w.n_blocks * 16)[block] >> e & 1u) << 4;
+      const auto* d = reinterpret_cast<const unsigned short*>(w.base + w.n_blocks * (is_q5 ? 20 : 16));
+      return half_bits(d[block]) * static_cast<float>(static_cast<int>(q) - (is_q5 ? 16 : 8));
+    }
     case Mxfp4::k_type: {
       const unsigned nibble = w.base[block * 16 + e / 2] >> 4 * (e % 2) & 15;
       const auto q = static_cast<signed char>(Mxfp4::look_up(nibble));
@@ -100,6 +122,8 @@ __device__ float element(const MatrixRef& w, int type, std::uint64_t block, int 
 }
 
 __global__ void embed(const __grid_constant__ EmbedArgs args) {
+  let_next_start();
+  wait_for_previous();
   const std::uint32_t row = blockIdx.y, column = blockIdx.x * blockDim.x + threadIdx.x;
   if (column >= args.n_cols) return;
   const std::uint32_t block_elements = args.n_cols / args.blocks_per_row;
@@ -114,6 +138,8 @@ __global__ void embed(const __grid_constant__ EmbedArgs args) {
 
 Kernel repack_kernel(int type) noexcept {
   constexpr std::uint32_t threads = 256;
+  if (type == Q4_0::k_type) return make_kernel(repack_q4_0, threads);
+  if (type == Q5_0::k_type) return make_kernel(repack_q5_0, threads);
   if (type == Q8_0::k_type) return make_kernel(repack_q8_0, threads);
   if (type == Q6K::k_type) return make_kernel(repack_q6_k, threads);
   if (type == Mxfp4::k_type) return make_kernel(repack_mxfp4, threads);

@@ -9,6 +9,8 @@
 // for all blocks of a tensor first all quants, then all that comes behind them.
 //   Q8_0 : q 32 | d 2
 //   Q6_K : ql 128 | qh 64 | scales 16 | d 2
+//   Q4_0 : quants 16 | d 2
+//   Q5_0 : quants 16 | fifth bits 4 | d 2
 //   MXFP4: quants 16, the nibbles in the order of the elements | e 1
 //
 // Quantized activations: numbers in steps of 32 lanes. A lane of the product works on 64 elements that follow

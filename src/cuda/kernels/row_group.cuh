@@ -51,10 +51,10 @@ __device__ inline float chain(const Term<F>* terms, int n, float y) {
   return y;
 }
 
-/// Blocks [first[r], first[r] + n_blocks) of the matrix are weight row r; x_rows[t] is activation row t. The sum of
-/// (r, t) ends in lane r * T + t.
-template <class F, int T, int R>
-__device__ inline float row_group(const MatrixRef& w, const std::uint64_t (&first)[R], const QuantizedRows& x,
+/// load_row(r, b, sub) gives the bytes of block b of weight row r; x_rows[t] is activation row t. The sum of (r, t) ends
+/// in lane r * T + t.
+template <class F, int T, int R, class Load>
+__device__ inline float row_group(Load load_row, const QuantizedRows& x,
                                   const std::uint32_t (&x_rows)[T], int n_blocks, Terms<F, R * T>& terms) {
   constexpr int step_blocks = k_step_blocks<F>, step_elements = step_blocks * F::k_block;
   const int lane = threadIdx.x % k_warp, sub = lane % F::k_lanes, own = lane / F::k_lanes;
@@ -63,9 +63,10 @@ __device__ inline float row_group(const MatrixRef& w, const std::uint64_t (&firs
   const auto load = [&](int step) {
     const int b = min(step * step_blocks + own, n_blocks - 1);
 #pragma unroll
-    for (int r = 0; r < R; ++r) next[r] = F::load(w, first[r] + b, sub);
+    for (int r = 0; r < R; ++r) next[r] = load_row(r, b, sub);
   };
   load(0);
+  wait_for_previous();
   for (int begin = 0, step = 0; begin < n_blocks; begin += step_blocks, ++step) {
     typename F::Unpacked unpacked[R];
     float2 scales[R];

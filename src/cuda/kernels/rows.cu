@@ -53,6 +53,8 @@ __device__ inline void load8(const float* x, std::uint32_t first, std::uint32_t 
 /// One warp, 256 elements.
 template <bool Is256>
 __global__ void quantize(const __grid_constant__ QuantizeArgs args) {
+  let_next_start();
+  wait_for_previous();
   const std::uint32_t warp = blockIdx.x * (blockDim.x / k_warp) + threadIdx.x / k_warp, row = blockIdx.y;
   if (warp * 256 >= args.n_cols) return;
   const std::uint32_t first = warp * 256 + threadIdx.x % k_warp * 8;
@@ -76,6 +78,8 @@ __global__ void quantize(const __grid_constant__ QuantizeArgs args) {
 
 /// One block, one row.
 __global__ void __launch_bounds__(512) norm(const __grid_constant__ NormArgs args) {
+  let_next_start();
+  wait_for_previous();
   __shared__ float shared[16];
   const std::uint32_t row = blockIdx.x, n = args.n_cols, lane = threadIdx.x % k_warp;
   const float* x = args.x + static_cast<std::size_t>(row) * args.x_stride;
@@ -106,23 +110,39 @@ __global__ void __launch_bounds__(512) norm(const __grid_constant__ NormArgs arg
   }
 }
 
+/// The target of `head`, which becomes its number there; null behind the last.
+template <class Args>
+__device__ inline const typename Args::Target* target_of(const Args& args, std::uint32_t& head) {
+  for (std::uint32_t i = 0; i < args.n_targets; ++i) {
+    if (head < args.targets[i].n_heads) return &args.targets[i];
+    head -= args.targets[i].n_heads;
+  }
+  return nullptr;
+}
+
 /// One warp, one head.
 __global__ void norm_heads(const __grid_constant__ NormHeadsArgs args) {
-  const std::uint32_t head = blockIdx.x * (blockDim.x / k_warp) + threadIdx.x / k_warp;
-  if (head >= args.n_heads) return;
-  float* x = args.x + static_cast<std::size_t>(blockIdx.y) * args.stride + head * args.head_dim;
+  let_next_start();
+  wait_for_previous();
+  std::uint32_t head = blockIdx.x * (blockDim.x / k_warp) + threadIdx.x / k_warp;
+  const NormHeadsArgs::Target* target = target_of(args, head);
+  if (target == nullptr) return;
+  float* x = target->x + static_cast<std::size_t>(blockIdx.y) * target->stride + head * args.head_dim;
   float sum = 0;
-  for (std::uint32_t i = threadIdx.x % k_warp; i < args.head_dim; i += k_warp) sum = __fmaf_rn(x[i], x[i], sum);
+  for (std::uint32_t i = threadIdx.x % k_warp; i < args.head_dim; i += k_warp)
+    sum = __fmaf_rn(x[i], x[i], sum);
   sum = sum_of_warp(sum);
   const float mean = __fdiv_rn(sum, static_cast<float>(args.head_dim));
   const float factor = __fdiv_rn(1.0f, __fsqrt_rn(mean + args.eps));
   for (std::uint32_t i = threadIdx.x % k_warp; i < args.head_dim; i += k_warp) {
     const float value = x[i] * factor;
-    x[i] = args.gain != nullptr ? value * args.gain[i] : value;
+    x[i] = target->gain != nullptr ? value * target->gain[i] : value;
   }
 }
 
 __global__ void rope_table(const __grid_constant__ RopeTableArgs args) {
+  let_next_start();
+  wait_for_previous();
   const std::uint32_t pair = threadIdx.x, row = blockIdx.x;
   if (pair >= args.n_pairs) return;
   double sine, cosine;
@@ -133,13 +153,18 @@ __global__ void rope_table(const __grid_constant__ RopeTableArgs args) {
 }
 
 __global__ void rope(const __grid_constant__ RopeArgs args) {
+  let_next_start();
+  wait_for_previous();
   const std::uint32_t n_pairs = args.n_rot / 2, row = blockIdx.y;
-  const std::uint32_t i = blockIdx.x * blockDim.x + threadIdx.x, head = i / n_pairs, pair = i % n_pairs;
-  if (head >= args.n_heads) return;
-  const float* x = args.x + static_cast<std::size_t>(row) * args.x_stride + head * args.x_step;
-  float* y = args.y + static_cast<std::size_t>(row) * args.y_stride + head * args.y_step;
+  const std::uint32_t i = blockIdx.x * blockDim.x + threadIdx.x, pair = i % n_pairs;
+  std::uint32_t head = i / n_pairs;
+  const RopeArgs::Target* target = target_of(args, head);
+  if (target == nullptr) return;
+  const float* x = target->x + static_cast<std::size_t>(row) * target->x_stride + head * target->x_step;
+  float* y = target->y + static_cast<std::size_t>(row) * target->y_stride + head * target->y_step;
   const float* table = args.table + static_cast<std::size_t>(row) * args.n_rot;
-  const std::uint32_t first = args.is_neox ? pair : 2 * pair, second = args.is_neox ? pair + n_pairs : 2 * pair + 1;
+  const std::uint32_t first = args.is_neox ? pair : 2 * pair;
+  const std::uint32_t second = args.is_neox ? pair + n_pairs : 2 * pair + 1;
   const float a = x[first], b = x[second], c = table[pair], s = table[n_pairs + pair];
   y[first] = __fmaf_rn(-b, s, a * c);
   y[second] = __fmaf_rn(b, c, a * s);
@@ -149,6 +174,8 @@ enum class Element { swiglu, add, add_gated, scale, scale_by_position, scale_row
 
 template <Element Op>
 __global__ void elements(const __grid_constant__ ElementArgs args) {
+  let_next_start();
+  wait_for_previous();
   const std::uint32_t column = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
   if (column >= args.n_cols) return;
   const std::size_t r = row;
@@ -178,6 +205,8 @@ __global__ void elements(const __grid_constant__ ElementArgs args) {
 
 /// One thread, one column: rows move up, one behind the other.
 __global__ void keep_rows(const __grid_constant__ ElementArgs args) {
+  let_next_start();
+  wait_for_previous();
   const std::uint32_t column = blockIdx.x * blockDim.x + threadIdx.x;
   if (column >= args.n_cols) return;
   for (std::uint32_t i = 0; i < args.n_rows; ++i) {

@@ -6,8 +6,10 @@
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "base/units.hpp"
+#include "cuda/loader.hpp"
 #include "engine/model/memory_claim.hpp"
 #include "engine/model/model_impl.hpp"
+#include "engine/model/on_gpu.hpp"
 #include "engine/model/open_models.hpp"
 #include "engine/model/open_turn.hpp"
 #include "engine/plan/machine_facts.hpp"
@@ -137,6 +139,7 @@ class Opener {
   void make_streams(const WeightLayout& layout);
   /// Needs placement and store with its weights. For models with experts.
   void make_cache();
+  bool has_gpu() const noexcept { return options_.gpu >= 0; }
   /// Needs cache. Takes the memory of its slots and, when it keeps all experts, reads them.
   void fill_cache();
   /// What the claim looks at; between waits, so here the caller can end them.
@@ -167,6 +170,7 @@ class Opener {
   std::uint64_t start_ns_ = base::now_ns();
   std::optional<std::uint64_t> kernel_bytes_before_ = platform::read_storage_bytes();
   std::uint64_t load_bytes_ = 0;  ///< What loading will read.
+  std::vector<kernels::RoutedExperts> placed_experts_;
 };
 
 std::unique_ptr<Model::Impl> Opener::open(Header header) {
@@ -183,7 +187,11 @@ std::unique_ptr<Model::Impl> Opener::open(Header header) {
   make_store(std::move(queue));
   const WeightLayout layout = plan_and_load();
   make_streams(layout);
-  if (!parts().units.layers.empty()) make_cache();
+  if (has_gpu()) {
+    placed_experts_ = place_experts(parts(), *impl_->store, *impl_->ops);
+  } else if (!parts().units.layers.empty()) {
+    make_cache();
+  }
   impl_->pressure->watch(impl_->cache.get(), impl_->tiers.get());
   if (impl_->cache != nullptr) {
     fill_cache();
@@ -276,7 +284,7 @@ void Opener::watch_memory() {
 void Opener::start_threads() {
   impl_->isa = platform::choose_isa();
   impl_->pool = std::make_unique<base::ThreadPool>(thread_count(options_));
-  impl_->ops = kernels::make_cpu_ops(*impl_->pool, impl_->isa);
+  impl_->ops = has_gpu() ? cuda::make_ops(options_.gpu) : kernels::make_cpu_ops(*impl_->pool, impl_->isa);
 }
 
 Opener::Queue Opener::make_queue(storage::ReadQueue::Options queue_options, std::string* description) {
@@ -356,8 +364,9 @@ void Opener::make_store(Queue queue) {
 WeightLayout Opener::lay_out_weights() const {
   const residency::Placement& placement = impl_->placement;
   WeightLayout layout;
+  if (has_gpu()) refuse_streaming(placement);
   // With a ring, blocks may move while the model runs; without one they are weights like any other.
-  if (placement.n_ring_slots != 0) {
+  if (placement.n_ring_slots != 0 && !has_gpu()) {
     for (const model::BoundTensors::Block& block : parts().tensors.blocks) {
       const bool is_pinned = placement.block_is_pinned[layout.blocks.size()];
       layout.blocks.push_back({block.role, block.tensors, is_pinned});
@@ -367,6 +376,11 @@ WeightLayout Opener::lay_out_weights() const {
     }
   }
   layout.pinned = parts().tensors.pinned();
+  if (has_gpu()) {
+    const std::vector<const gguf::TensorInfo*> experts = expert_tensors(parts());
+    layout.pinned.insert(layout.pinned.end(), experts.begin(), experts.end());
+    std::sort(layout.pinned.begin(), layout.pinned.end());  // As they lie in the file.
+  }
   std::erase_if(layout.pinned, [&](const gguf::TensorInfo* tensor) {
     return (placement.embedding_on_drive && tensor == parts().tensors.token_embd) ||
            std::find(layout.movable.begin(), layout.movable.end(), tensor) != layout.movable.end();
@@ -475,7 +489,8 @@ void Opener::make_forward() {
   owner->states = std::make_unique<StatePool>(*owner->ops, parts().graph->state(), owner->plan.max_sequences);
   owner->forward = std::make_unique<model::Forward>(
       *owner->prepared->graph, parts().tensors, parts().units, parts().kv, *owner->ops, *owner->store,
-      model::Forward::Streams{owner->cache.get(), owner->blocks.get(), owner->embeddings.get()},
+      model::Forward::Streams{owner->cache.get(), owner->blocks.get(), owner->embeddings.get(),
+                              placed_experts_},
       model::Forward::Limits{owner->plan.prefill_chunk, owner->plan.n_ctx}, options_.look_ahead);
   owner->states->set_replay([owner](const kernels::StateSlots& slots, std::uint32_t n_rows) {
     owner->forward->replay(slots, n_rows);

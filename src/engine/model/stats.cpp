@@ -113,7 +113,7 @@ Stats Model::Impl::stats() const {
   stats.draft = speculation.draft;
   stats.draft_ns = speculation.draft_ns;
   stats.n_threads = pool->n_threads();
-  stats.isa = platform::isa_name(isa);
+  stats.isa = options.gpu >= 0 ? ops->name() : platform::isa_name(isa);
   return stats;
 }
 

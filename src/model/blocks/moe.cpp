@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 namespace sluice::model {
 
@@ -108,7 +109,6 @@ void MoeBlock::route(Pass& pass, Rows x, const Routing& routing, float scale) co
   kernels::RouterParams params = spec_.router;
   params.scale *= scale;
   pass.ops.route(routing.logits, params, routing.route());
-  pass.ops.routed(routing.route());
 }
 
 void MoeBlock::group(const Buffers& buffers, std::uint32_t n_rows) const {
@@ -163,6 +163,7 @@ void MoeBlock::guess(Pass& pass, Rows x) {
   const ArenaScope scope(pass.arena);
   const Routing routing = take_routing(pass.arena, x.n_rows);
   route(pass, x, routing, 1.0f);
+  pass.ops.routed(routing.route());
   // Every row's first choice, then every row's second, and so on; each expert once.
   const std::uint32_t n_used = spec_.router.n_used;
   const auto guesses = pass.arena.list<std::uint16_t>(routing.ids.size());
@@ -216,6 +217,52 @@ void MoeBlock::run_experts(Pass& pass, Rows x, const Buffers& buffers) const {
   fail_rows(pass, buffers);
 }
 
+void MoeBlock::run_placed(Pass& pass, Rows x, const Buffers& buffers) const {
+  const auto unit_layer = static_cast<std::size_t>(pass.units.index_of_layer[pass.layer_idx]);
+  kernels::RoutedExperts experts = pass.placed_experts[unit_layer];
+  experts.n_used = spec_.router.n_used;
+  experts.gate_scales = part_scales_[0];
+  experts.up_scales = part_scales_[1];
+  experts.down_scales = part_scales_[2];
+  const residency::LayerUnits& units = pass.units.layers[unit_layer];
+  pass.weight_bytes += std::uint64_t{x.n_rows} * experts.n_used * units.weight_bytes;
+  pass.ops.begin_experts(x, spec_.expert.activation);
+  // Few rows share few experts, and nobody waits for the route. With many, weights pass once for each expert.
+  constexpr std::uint32_t k_max_unsorted_rows = 8;
+  if (x.n_rows <= k_max_unsorted_rows && !spec_.biases) {
+    log_routing(pass, buffers.routing);
+    pass.ops.run_routed(buffers.routing.route(), experts, buffers.out);
+    return;
+  }
+  pass.ops.routed(buffers.routing.route());
+  log_routing(pass, buffers.routing);
+  group(buffers, x.n_rows);
+  const Groups& groups = buffers.groups;
+  std::vector<kernels::ExpertCall> calls;
+  for (std::uint32_t expert = 0; expert < spec_.n_experts; ++expert) {
+    const std::uint32_t begin = groups.begin[expert], count = groups.begin[expert + 1] - begin;
+    if (count == 0) continue;
+    const auto of = [expert](Weight w, const float* scales) {
+      w.data += std::uint64_t{expert} * w.n_out * w.row_bytes;
+      if (scales != nullptr) w.scale = scales[expert];
+      return w;
+    };
+    calls.push_back({of(experts.gate, part_scales_[0]), of(experts.up, part_scales_[1]),
+                     of(experts.down, part_scales_[2]), groups.in_rows.subspan(begin, count),
+                     groups.out_rows.subspan(begin, count),
+                     part_bias(ExpertPart::gate, expert, spec_.expert.width),
+                     part_bias(ExpertPart::up, expert, spec_.expert.width),
+                     part_bias(ExpertPart::down, expert, n_embd_)});
+  }
+  pass.ops.run_experts(calls, buffers.out);
+}
+
+void MoeBlock::log_routing(Pass& pass, const Routing& routing) const {
+  if (pass.routing_log == nullptr) return;
+  pass.ops.routed(routing.route());
+  pass.routing_log->insert(pass.routing_log->end(), routing.ids.begin(), routing.ids.end());
+}
+
 void MoeBlock::run_shared(Pass& pass, Rows x, const Buffers& buffers, Rows sum, float scale) const {
   if (spec_.shared_gate) {
     const std::array<Product, 1> product = {{{shared_gate_, buffers.shared_gate, nullptr}}};
@@ -234,15 +281,21 @@ void MoeBlock::run(Pass& pass, Rows x, Rows sum, float scale) {
   const Buffers buffers = take(pass.arena, x.n_rows);
   const Routing& routing = buffers.routing;
   route(pass, x, routing, spec_.weights_at_input ? 1.0f : scale);
-  if (pass.routing_log != nullptr)
-    pass.routing_log->insert(pass.routing_log->end(), routing.ids.begin(), routing.ids.end());
-  group(buffers, x.n_rows);
+  const bool is_placed = !pass.placed_experts.empty();
+  if (!is_placed) {
+    pass.ops.routed(routing.route());
+    log_routing(pass, routing);
+    group(buffers, x.n_rows);
+  }
+  const auto run = [&](Rows input) {
+    is_placed ? run_placed(pass, input, buffers) : run_experts(pass, input, buffers);
+  };
   if (spec_.weights_at_input) {
     pass.ops.scale_rows(x, routing.weights, buffers.in);
-    run_experts(pass, buffers.in, buffers);
+    run(buffers.in);
     pass.ops.add(buffers.out, scale, sum);
   } else {
-    run_experts(pass, x, buffers);
+    run(x);
     pass.ops.combine_experts(buffers.out, routing.weights.data(), spec_.router.n_used, sum);
   }
   if (shared_) run_shared(pass, x, buffers, sum, scale);

@@ -46,7 +46,7 @@ class MoeBlock final : public Block {
   const float* part_bias(residency::ExpertPart part, std::uint32_t expert, std::uint32_t n) const noexcept;
   Routing take_routing(Arena& arena, std::uint32_t n_rows) const;
   Buffers take(Arena& arena, std::uint32_t n_rows) const;
-  /// Weights are multiplied by `scale`.
+  /// Weights are multiplied by `scale`. The host may read them after Ops::routed().
   void route(Pass& pass, kernels::Rows x, const Routing& routing, float scale) const;
   void group(const Buffers& buffers, std::uint32_t n_rows) const;
   /// Which experts are wanted, in the order in which they should be read.
@@ -54,6 +54,9 @@ class MoeBlock final : public Block {
   /// Gives up the sequences whose rows want an expert that could not be read.
   void fail_rows(Pass& pass, const Buffers& buffers) const;
   void run_experts(Pass& pass, kernels::Rows x, const Buffers& buffers) const;
+  /// With experts that were placed.
+  void run_placed(Pass& pass, kernels::Rows x, const Buffers& buffers) const;
+  void log_routing(Pass& pass, const Routing& routing) const;
   void run_shared(Pass& pass, kernels::Rows x, const Buffers& buffers, kernels::Rows sum, float scale) const;
 
   MoeSpec spec_;
