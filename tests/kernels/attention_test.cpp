@@ -37,7 +37,7 @@ class Cache {
         pages_.push_back((n_pages - 1 - page) * n_sequences + sequence);
     }
     for (std::uint32_t sequence = 0; sequence < n_sequences; ++sequence)
-      sequences_.push_back({{std::span(pages_).subspan(std::size_t{sequence} * n_pages, n_pages)}});
+      sequences_.push_back({{std::span(pages_).subspan(std::size_t{sequence} * n_pages, n_pages)}, {}});
     for (std::uint32_t sequence = 0; sequence < n_sequences; ++sequence) {
       const std::uint32_t seed = seeds[sequence];
       const Matrix k = Matrix::random(n_positions, shape.n_kv_heads * shape.k_head_dim, seed);
@@ -326,7 +326,7 @@ TEST(Attention, StoresKeysAndValuesRoundedToNearest) {
   std::vector<std::uint16_t> memory(3 * page_size, 0x1234);
   const KvRegion regions[2] = {{}, {reinterpret_cast<std::byte*>(memory.data()), page_size * 2}};
   const std::uint32_t pages[2] = {0, 2}, position = 64 + 63, sequence_of = 0;
-  const SequenceView sequence{{std::span<const std::uint32_t>(), pages}};
+  const SequenceView sequence{{std::span<const std::uint32_t>(), pages}, {}};
   table->begin_pass({{&position, 1}, {&sequence_of, 1}, {&sequence, 1}, regions});
   table->store_kv(k, v, view, 0);
   std::vector<std::uint16_t> expected(memory.size(), 0x1234);

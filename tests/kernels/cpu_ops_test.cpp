@@ -380,7 +380,7 @@ TEST(CpuOps, NothingAllocatesAfterReserve) {
   std::vector<std::byte> page(view.shape.layer_bytes());
   const KvRegion region{page.data(), page.size()};
   const std::uint32_t pages[1] = {0};
-  const SequenceView sequence{{pages}};
+  const SequenceView sequence{{pages}, {}};
   std::vector<std::uint32_t> positions, sequence_of(n_rows, 0);
   std::vector<std::int32_t> ids(n_rows, 3);
   for (std::uint32_t row = 0; row < n_rows; ++row) positions.push_back(row);
