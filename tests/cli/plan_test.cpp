@@ -135,7 +135,7 @@ TEST_F(PlanTest, ABudgetThatIsTooSmallIsTheErrorThatRunGives) {
 TEST_F(PlanTest, WhatIsNoModelAndWhatCannotRunAreErrors) {
   expect_error(call({"plan"}), 2, "MODEL");
   expect_error(call({"plan", "no-such-model"}), 1, "no-such-model");
-  expect_error(call({"plan", "gpt-oss-20b"}), 1, "gpt-oss");
+  expect_error(call({"plan", "glm-5.2"}), 1, "glm-dsa");
   expect_error(call({"plan", "tales", "--sim-disk", "0"}), 2, "--sim-disk");
   expect_error(call({"plan", "tales", "--memory", "1G,much"}), 2, "much");
   expect_error(call({"plan", "tales", "--ctx", "999999"}), 1, "trained for");

@@ -150,7 +150,7 @@ TEST(MakePlans, ASimulatedMachineGetsTheHeadroomOfARealOne) {
 
 TEST(MakePlans, WhatCannotRunIsAnErrorAndSoIsAContextBeyondTheModels) {
   PlanRequest request;
-  request.shape = "gpt-oss-20b";
+  request.shape = "glm-5.2";
   EXPECT_THROW(make_plans(request), Error);
   request.shape = "qwen3-8b";
   request.options.n_ctx = 1u << 27;
