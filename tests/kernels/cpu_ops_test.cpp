@@ -389,7 +389,8 @@ TEST(CpuOps, NothingAllocatesAfterReserve) {
   RopeParams rope;
   rope.n_rot = 64;
   table->set_curves({&rope, 1});
-  const Product products[2] = {{w, y, nullptr}, {w, y, nullptr}};
+  const Matrix other(n_rows, n);
+  const Product products[2] = {{w, y, nullptr}, {w, other, nullptr}};
   const Rows k{x.at(0), n_rows, 128, n}, v{y.at(0), n_rows, 128, n};
 
   const std::uint64_t before = n_allocations.load();
