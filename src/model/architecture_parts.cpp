@@ -207,17 +207,6 @@ void let_layers_slide(ModelSpec& model, std::uint32_t window, std::uint32_t peri
   }
 }
 
-void finish_gemma_layers(ModelSpec& model, std::uint32_t n_layers_of_largest) {
-  for (LayerSpec& layer : model.layers) {
-    layer.mixer_out_norm = "post_attention_norm";
-    layer.channel_out_norm = "post_ffw_norm";
-    auto& attention = std::get<AttentionSpec>(layer.mixer);
-    if (model.n_layers() == n_layers_of_largest)
-      attention.scale =
-          1.0f / std::sqrt(static_cast<float>(model.n_embd) / static_cast<float>(attention.n_heads));
-  }
-}
-
 void add_layers(ModelSpec& model, Keys& keys, const MixerSpec& mixer, const ChannelSpec& channel) {
   LayerSpec layer;
   layer.mixer = mixer;
@@ -279,6 +268,22 @@ void add_hybrid_layers(ModelSpec& model, Keys& keys, const DeltaSpec& delta, con
     model.layers[i].channel_norm = "post_attention_norm";
     if ((i + 1) % interval != 0) model.layers[i].mixer = delta;
   }
+}
+
+ModelSpec read_gemma(Keys& keys, AttentionSpec attention, std::uint32_t n_layers_of_largest) {
+  ModelSpec model = read_decoder(keys, Pairs::halves);
+  model.embedding_scale = std::sqrt(static_cast<float>(model.n_embd));
+  FfnSpec ffn = read_ffn(keys);
+  ffn.activation = kernels::Activation::gelu_tanh;
+  if (read_n_layers(keys) == n_layers_of_largest)
+    attention.scale =
+        1.0f / std::sqrt(static_cast<float>(model.n_embd) / static_cast<float>(attention.n_heads));
+  add_layers(model, keys, attention, ffn);
+  for (LayerSpec& layer : model.layers) {
+    layer.mixer_out_norm = "post_attention_norm";
+    layer.channel_out_norm = "post_ffw_norm";
+  }
+  return model;
 }
 
 }  // namespace sluice::model::arch

@@ -45,9 +45,10 @@ void add_mixed_layers(ModelSpec& model, Keys& keys, const MixerSpec& mixer, cons
 /// curve. For layers with AttentionSpec.
 void let_layers_slide(ModelSpec& model, std::uint32_t window, std::uint32_t period, std::uint32_t curve);
 
-/// What the layers of Gemma 2 and 3 have in common: norms behind their parts; the largest model, known by its
-/// number of layers, scales scores by the width that a head would have if all heads shared the row.
-void finish_gemma_layers(ModelSpec& model, std::uint32_t n_layers_of_largest);
+/// What Gemma 2 and 3 have in common: a scaled embedding, GELU, norms before and behind each part. The
+/// largest model, known by its number of layers, scales scores by the width that a head would have if all
+/// heads shared the row.
+ModelSpec read_gemma(Keys& keys, AttentionSpec attention, std::uint32_t n_layers_of_largest);
 
 /// Heads and state of a gated delta net ("ssm.").
 DeltaSpec read_delta(Keys& keys);

@@ -21,8 +21,10 @@ namespace {
 
 void check_type(const kernels::Ops& ops, const std::string& name, gguf::TensorType type, kernels::Use use) {
   if (ops.supports(type, use)) return;
-  base::fail(ErrorCode::unsupported, "{} has type {}, which is not a weight type", name,
-             gguf::type_name(type));
+  base::fail(ErrorCode::unsupported,
+             "{} has type {}, which the {} operations cannot use; use another quantization of the model, or "
+             "another device",
+             name, gguf::type_name(type), ops.name());
 }
 
 /// Throws Error(unsupported) naming a weight that the device cannot use.

@@ -4,7 +4,6 @@
 // bit for bit, what the sequence gets alone, and no page of the KV cache is lost.
 #include <gtest/gtest.h>
 
-#include <cerrno>
 #include <cstring>
 #include <map>
 #include <set>
@@ -12,43 +11,13 @@
 #include "base/random.hpp"
 #include "engine/model/model_impl.hpp"
 #include "sluice/sluice.hpp"
+#include "support/failing_backend.hpp"
 #include "support/test_data.hpp"
 
 namespace sluice {
 namespace {
 
 constexpr std::size_t k_n_sequences = 8;
-
-/// Fails one of so many reads while armed.
-struct Faults {
-  bool is_armed = false;
-  std::uint64_t one_of = 200;
-  base::SplitMix64 random{7};
-  std::size_t n_failed = 0;
-};
-
-class FailingBackend : public storage::Backend {
- public:
-  FailingBackend(std::unique_ptr<storage::Backend> inner, Faults& faults)
-      : inner_(std::move(inner)), faults_(faults) {}
-  const char* name() const noexcept override { return "failing"; }
-  std::size_t submit(std::span<const storage::ReadOp> ops) override { return inner_->submit(ops); }
-  std::size_t wait(std::span<storage::Completion> out, std::size_t min_count) override {
-    const std::size_t n = inner_->wait(out, min_count);
-    for (std::size_t i = 0; i < n; ++i) {
-      if (!faults_.is_armed || faults_.random.below(faults_.one_of) != 0) continue;
-      out[i].result = -EIO;
-      ++faults_.n_failed;
-    }
-    return n;
-  }
-  std::size_t in_flight() const noexcept override { return inner_->in_flight(); }
-  std::size_t capacity() const noexcept override { return inner_->capacity(); }
-
- private:
-  std::unique_ptr<storage::Backend> inner_;
-  Faults& faults_;
-};
 
 /// The text of one sequence: tokens that no two sequences share, of different lengths.
 std::vector<TokenId> text_of(std::size_t sequence) {
@@ -58,7 +27,7 @@ std::vector<TokenId> text_of(std::size_t sequence) {
   return tokens;
 }
 
-Model open(Faults* faults) {
+Model open(test::ReadFaults* faults) {
   OpenOptions options;
   options.n_ctx = 192;
   options.n_threads = 2;
@@ -71,7 +40,7 @@ Model open(Faults* faults) {
   const Plan plan = engine::open_model(path, options, hooks).plan();
   options.memory_bytes = plan.floor_bytes + (plan.resident_from_bytes - plan.floor_bytes) / 5;
   hooks.wrap_backend = [faults](std::unique_ptr<storage::Backend> inner) {
-    return std::make_unique<FailingBackend>(std::move(inner), *faults);
+    return std::make_unique<test::FailingBackend>(std::move(inner), *faults);
   };
   return engine::open_model(path, options, hooks);
 }
@@ -101,7 +70,7 @@ std::uint32_t n_free_pages(Model& model) {
 /// Sequences of one model that step together at random.
 class Crowd {
  public:
-  Crowd(Model& model, Faults& faults, std::uint64_t seed)
+  Crowd(Model& model, test::ReadFaults& faults, std::uint64_t seed)
       : model_(model), faults_(faults), random_(seed), expected_(logits_alone()) {
     for (std::size_t i = 0; i < k_n_sequences; ++i) texts_.push_back(text_of(i));
     for (std::size_t i = 0; i < k_n_sequences; ++i) sequences_.push_back(model.new_sequence());
@@ -175,7 +144,7 @@ class Crowd {
   }
 
   Model& model_;
-  Faults& faults_;
+  test::ReadFaults& faults_;
   base::SplitMix64 random_;
   std::vector<Logits> expected_;
   std::vector<std::vector<TokenId>> texts_;
@@ -188,7 +157,8 @@ class Crowd {
 };
 
 TEST(Many, SequencesThatShareAPassGetWhatTheyGetAlone) {
-  Faults faults;
+  test::ReadFaults faults;
+  faults.one_of = 200;
   Model model = open(&faults);
   ASSERT_FALSE(model.plan().fully_resident());
   const std::uint32_t n_free = n_free_pages(model);

@@ -6,13 +6,13 @@
 
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 
 #include "base/random.hpp"
 #include "engine/model/model_impl.hpp"
 #include "engine/speculate/speculator.hpp"
 #include "sluice/sluice.hpp"
+#include "support/failing_backend.hpp"
 #include "support/temp_dir.hpp"
 #include "support/test_data.hpp"
 #include "support/tiny_model.hpp"
@@ -22,32 +22,6 @@ namespace {
 
 constexpr std::array k_architectures = {"qwen35", "qwen35moe", "qwen3next"};
 constexpr std::size_t k_n_tokens = 100, k_n_sequences = 3;
-
-/// Fails one of so many reads while armed.
-class FailingBackend : public storage::Backend {
- public:
-  struct Faults {
-    bool is_armed = false;
-    base::SplitMix64 random{7};
-  };
-  FailingBackend(std::unique_ptr<storage::Backend> inner, Faults& faults)
-      : inner_(std::move(inner)), faults_(faults) {}
-  const char* name() const noexcept override { return "failing"; }
-  std::size_t submit(std::span<const storage::ReadOp> ops) override { return inner_->submit(ops); }
-  std::size_t wait(std::span<storage::Completion> out, std::size_t min_count) override {
-    const std::size_t n = inner_->wait(out, min_count);
-    for (std::size_t i = 0; i < n; ++i) {
-      if (faults_.is_armed && faults_.random.below(40) == 0) out[i].result = -EIO;
-    }
-    return n;
-  }
-  std::size_t in_flight() const noexcept override { return inner_->in_flight(); }
-  std::size_t capacity() const noexcept override { return inner_->capacity(); }
-
- private:
-  std::unique_ptr<storage::Backend> inner_;
-  Faults& faults_;
-};
 
 std::vector<TokenId> text_of(std::size_t sequence, std::size_t n = k_n_tokens) {
   base::SplitMix64 random(100 + sequence);
@@ -128,8 +102,7 @@ TEST_P(Recurrent, ThePlanHasTheStateToTheByte) {
 /// Sequences whose logits are known at every position of their texts.
 class Lives {
  public:
-  Lives(Model& model, FailingBackend::Faults& faults, std::vector<std::vector<float>> expected,
-        std::uint64_t seed)
+  Lives(Model& model, test::ReadFaults& faults, std::vector<std::vector<float>> expected, std::uint64_t seed)
       : model_(model), faults_(faults), expected_(std::move(expected)), random_(seed) {
     for (std::size_t i = 0; i < k_n_sequences; ++i) {
       sequences_.push_back(model.new_sequence());
@@ -211,7 +184,7 @@ class Lives {
   }
 
   Model& model_;
-  FailingBackend::Faults& faults_;
+  test::ReadFaults& faults_;
   std::vector<std::vector<float>> expected_;  ///< By text: the logits of all positions.
   base::SplitMix64 random_;
   std::vector<Sequence> sequences_;
@@ -227,9 +200,10 @@ TEST_P(Recurrent, LivesOfSequencesGiveTheBitsOfOnePass) {
     for (std::size_t i = 0; i < k_n_sequences; ++i) expected.push_back(logits_of(whole, text_of(i)));
   }
   set_budget(20);
-  FailingBackend::Faults faults;
+  test::ReadFaults faults;
+  faults.one_of = 40;
   hooks_.wrap_backend = [&faults](std::unique_ptr<storage::Backend> inner) {
-    return std::make_unique<FailingBackend>(std::move(inner), faults);
+    return std::make_unique<test::FailingBackend>(std::move(inner), faults);
   };
   Model model = open();
   ASSERT_FALSE(model.plan().fully_resident());

@@ -1,22 +1,15 @@
-#include <cmath>
-
 #include "model/architecture_parts.hpp"
 
 namespace sluice::model::arch {
 
-// Gemma 3: as Gemma 2, without caps, with norms of queries and keys; five of six layers see a window and
-// rotate by a curve of their own that knows no longer contexts.
+// Gemma 3: norms of queries and keys; five of six layers see a window and rotate by a curve of their own that
+// knows no longer contexts.
 ModelSpec read_gemma3(Keys& keys) {
-  ModelSpec model = read_decoder(keys, Pairs::halves);
-  model.embedding_scale = std::sqrt(static_cast<float>(model.n_embd));
-  model.logit_softcap = keys.get_float_or("final_logit_softcapping", 0.0f);
   AttentionSpec attention = read_attention(keys);
   attention.qk_norm = AttentionSpec::QkNorm::per_head;
-  FfnSpec ffn = read_ffn(keys);
-  ffn.activation = kernels::Activation::gelu_tanh;
-  add_layers(model, keys, attention, ffn);
   constexpr std::uint32_t k_layers_27b = 62;
-  finish_gemma_layers(model, k_layers_27b);
+  ModelSpec model = read_gemma(keys, attention, k_layers_27b);
+  model.logit_softcap = keys.get_float_or("final_logit_softcapping", 0.0f);
   RopeCurve local;
   local.params.neox = true;
   local.params.n_rot = model.curves[0].params.n_rot;

@@ -15,14 +15,10 @@ using residency::UnitCache;
 
 namespace {
 
-/// `scales`: second scales of the parts, of all experts, or null.
-Weight part_weight(const residency::LayerUnits& layer, const Lease& lease, ExpertPart which,
-                   std::span<const float* const> scales) {
+Weight part_weight(const residency::LayerUnits& layer, const Lease& lease, ExpertPart which) {
   const auto part = static_cast<std::size_t>(which);
   const residency::PartShape& shape = layer.shapes[part];
-  Weight weight{lease.part(part), shape.type, shape.n_in, shape.n_out, shape.row_bytes};
-  if (scales[part] != nullptr) weight.scale = scales[part][lease.expert()];
-  return weight;
+  return {lease.part(part), shape.type, shape.n_in, shape.n_out, shape.row_bytes};
 }
 
 /// Ends the cache's fetch however the layer ends.
@@ -66,9 +62,24 @@ void MoeBlock::visit(TensorVisitor& visitor) {
   shared_->visit(visitor);
 }
 
-const float* MoeBlock::part_bias(ExpertPart part, std::uint32_t expert, std::uint32_t n) const noexcept {
-  const float* const all = part_biases_[static_cast<std::size_t>(part)];
-  return all == nullptr ? nullptr : all + std::size_t{expert} * n;
+kernels::ExpertCall MoeBlock::expert_call(std::uint32_t expert, const std::array<Weight, 3>& parts,
+                                          const Groups& groups) const {
+  const std::uint32_t begin = groups.begin[expert], count = groups.begin[expert + 1] - begin;
+  std::array<Weight, 3> weights = parts;
+  std::array<const float*, 3> biases{};
+  for (std::size_t part = 0; part < weights.size(); ++part) {
+    if (part_scales_[part] != nullptr) weights[part].scale = part_scales_[part][expert];
+    if (part_biases_[part] != nullptr)
+      biases[part] = part_biases_[part] + std::size_t{expert} * weights[part].n_out;
+  }
+  return {weights[0],
+          weights[1],
+          weights[2],
+          groups.in_rows.subspan(begin, count),
+          groups.out_rows.subspan(begin, count),
+          biases[0],
+          biases[1],
+          biases[2]};
 }
 
 MoeBlock::Routing MoeBlock::take_routing(Arena& arena, std::uint32_t n_rows) const {
@@ -199,15 +210,11 @@ void MoeBlock::run_experts(Pass& pass, Rows x, const Buffers& buffers) const {
     pass.check_cancel();
     for (std::size_t i = 0; i < n; ++i) {
       const std::uint32_t expert = leases[i].expert();
-      const std::uint32_t begin = groups.begin[expert], count = groups.begin[expert + 1] - begin;
-      calls[i] = {part_weight(units, leases[i], ExpertPart::gate, part_scales_),
-                  part_weight(units, leases[i], ExpertPart::up, part_scales_),
-                  part_weight(units, leases[i], ExpertPart::down, part_scales_),
-                  groups.in_rows.subspan(begin, count),
-                  groups.out_rows.subspan(begin, count),
-                  part_bias(ExpertPart::gate, expert, spec_.expert.width),
-                  part_bias(ExpertPart::up, expert, spec_.expert.width),
-                  part_bias(ExpertPart::down, expert, n_embd_)};
+      calls[i] = expert_call(
+          expert,
+          {part_weight(units, leases[i], ExpertPart::gate), part_weight(units, leases[i], ExpertPart::up),
+           part_weight(units, leases[i], ExpertPart::down)},
+          groups);
     }
     pass.ops.run_experts(std::span(calls).first(n), buffers.out);
     const base::Ticket computed = pass.ops.mark();
@@ -240,19 +247,12 @@ void MoeBlock::run_placed(Pass& pass, Rows x, const Buffers& buffers) const {
   const Groups& groups = buffers.groups;
   std::vector<kernels::ExpertCall> calls;
   for (std::uint32_t expert = 0; expert < spec_.n_experts; ++expert) {
-    const std::uint32_t begin = groups.begin[expert], count = groups.begin[expert + 1] - begin;
-    if (count == 0) continue;
-    const auto of = [expert](Weight w, const float* scales) {
+    if (groups.begin[expert] == groups.begin[expert + 1]) continue;
+    const auto of = [expert](Weight w) {
       w.data += std::uint64_t{expert} * w.n_out * w.row_bytes;
-      if (scales != nullptr) w.scale = scales[expert];
       return w;
     };
-    calls.push_back({of(experts.gate, part_scales_[0]), of(experts.up, part_scales_[1]),
-                     of(experts.down, part_scales_[2]), groups.in_rows.subspan(begin, count),
-                     groups.out_rows.subspan(begin, count),
-                     part_bias(ExpertPart::gate, expert, spec_.expert.width),
-                     part_bias(ExpertPart::up, expert, spec_.expert.width),
-                     part_bias(ExpertPart::down, expert, n_embd_)});
+    calls.push_back(expert_call(expert, {of(experts.gate), of(experts.up), of(experts.down)}, groups));
   }
   pass.ops.run_experts(calls, buffers.out);
 }

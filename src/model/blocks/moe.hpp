@@ -42,8 +42,9 @@ class MoeBlock final : public Block {
     kernels::Rows in;   ///< Input times weights; empty when they scale the results.
     kernels::Rows shared_gate;
   };
-  /// Of one expert's product with `n` outputs; null without biases.
-  const float* part_bias(residency::ExpertPart part, std::uint32_t expert, std::uint32_t n) const noexcept;
+  /// The share of one expert, whose gate, up and down lie at `parts`.
+  kernels::ExpertCall expert_call(std::uint32_t expert, const std::array<kernels::Weight, 3>& parts,
+                                  const Groups& groups) const;
   Routing take_routing(Arena& arena, std::uint32_t n_rows) const;
   Buffers take(Arena& arena, std::uint32_t n_rows) const;
   /// Weights are multiplied by `scale`. The host may read them after Ops::routed().

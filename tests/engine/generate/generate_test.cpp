@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "engine/model/model_impl.hpp"
-#include "support/breakable_backend.hpp"
 #include "support/edited_model.hpp"
+#include "support/failing_backend.hpp"
 #include "support/temp_dir.hpp"
 #include "support/test_data.hpp"
 
@@ -269,9 +269,9 @@ TEST(GenerateFailure, KeepsTheAnswerSoFar) {
   hooks.process_bytes = 0;
   const Plan plan = engine::open_model(path, options, hooks).plan();
   options.memory_bytes = plan.floor_bytes + (plan.resident_from_bytes - plan.floor_bytes) / 4;
-  bool armed = false;
+  test::ReadFaults faults;
   hooks.wrap_backend = [&](std::unique_ptr<storage::Backend> inner) {
-    return std::make_unique<test::BreakableBackend>(std::move(inner), &armed);
+    return std::make_unique<test::FailingBackend>(std::move(inner), faults);
   };
   Model model = engine::open_model(path, options, hooks);
   const std::vector<TokenId> prompt = model.tokenizer().encode("Once upon a time there was a little");
@@ -282,7 +282,7 @@ TEST(GenerateFailure, KeepsTheAnswerSoFar) {
   try {
     generate(model, plain, prompt, greedy(40), [&](std::string_view piece) {
       heard += piece;
-      armed = heard.size() > 20;
+      faults.is_armed = heard.size() > 20;
       return true;
     });
     ADD_FAILURE() << "no read failed";
@@ -298,7 +298,7 @@ TEST(GenerateFailure, KeepsTheAnswerSoFar) {
     EXPECT_LT(partial.tokens.size(), whole.tokens.size());
   }
   // The model is as good as before.
-  armed = false;
+  faults.is_armed = false;
   plain.rewind(0);
   EXPECT_EQ(generate(model, plain, prompt, greedy(40)).text, whole.text);
 }

@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "engine/model/model_impl.hpp"
-#include "support/breakable_backend.hpp"
+#include "support/failing_backend.hpp"
 #include "support/temp_dir.hpp"
 #include "support/tiny_model.hpp"
 
@@ -385,11 +385,11 @@ TEST(Model, ASequenceWithoutItsModelCanOnlyBeDestroyed) {
 
 TEST(Model, ReadErrorEndsTheStepNotTheModel) {
   const Opened file;
-  bool armed = false;
+  test::ReadFaults faults;
   engine::Hooks hooks;
   hooks.process_bytes = 0;
   hooks.wrap_backend = [&](std::unique_ptr<storage::Backend> inner) {
-    return std::make_unique<test::BreakableBackend>(std::move(inner), &armed);
+    return std::make_unique<test::FailingBackend>(std::move(inner), faults);
   };
   OpenOptions options;
   options.n_threads = 1;
@@ -399,10 +399,10 @@ TEST(Model, ReadErrorEndsTheStepNotTheModel) {
   ASSERT_FALSE(model.plan().fully_resident());
   Sequence sequence = model.new_sequence();
   const auto tokens = text(12, 3);
-  armed = true;
+  faults.is_armed = true;
   EXPECT_EQ(code_of([&] { last_logits(model, sequence, tokens); }), ErrorCode::io);
   EXPECT_EQ(sequence.n_tokens(), 0u);
-  armed = false;
+  faults.is_armed = false;
   Model whole = file.open();
   Sequence straight = whole.new_sequence();
   EXPECT_EQ(last_logits(model, sequence, tokens), last_logits(whole, straight, tokens));
